@@ -926,6 +926,7 @@ export interface CauseChange {
   base_ns: number;
   target_ns: number;
   change_ns: number;
+  is_certain?: boolean;
 }
 /**
  * One cause's part of a step; the parts sum exactly to it.
@@ -1009,7 +1010,7 @@ export interface ComparedTarget {
   warnings: Difference[];
 }
 /**
- * How the time changed on average, and how certainly a typical step changed.
+ * How the mean step changed, and how certainly.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "TimeChange".
@@ -1019,8 +1020,6 @@ export interface TimeChange {
   target_ns: number;
   change_ns: number;
   change_share: number | null;
-  base_median_ns: number | null;
-  target_median_ns: number | null;
   speed_up: number | null;
   confidence: number;
   low_ns: number | null;

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import log
 
-import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.comparison.differences import (
@@ -20,13 +19,20 @@ from tb_perfadvisor.comparison.finding_changes import (
     outcome_of,
     summary_of,
 )
-from tb_perfadvisor.comparison.interval import CONFIDENCE, NOISE_SHARE, change_interval
+from tb_perfadvisor.comparison.interval import (
+    CONFIDENCE,
+    NOISE_SHARE,
+    blocks_of,
+    is_certain,
+    period_of,
+    ratio_interval,
+)
 from tb_perfadvisor.comparison.memory_changes import (
     memory_changes,
     memory_growth,
     memory_headline,
 )
-from tb_perfadvisor.comparison.run_facts import RunFacts, matching_kinds
+from tb_perfadvisor.comparison.run_facts import RunFacts, of_first_steps
 from tb_perfadvisor.comparison.scaling import (
     device_count,
     find_scaling,
@@ -39,7 +45,7 @@ from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.units import format_duration
 
 _STRIKING = 0.05
-"""The change of a median that a reader would ask about even if it may be chance."""
+"""The change of a step that a reader would ask about even if it may be chance."""
 
 
 def compare_facts(base: RunFacts, targets: Sequence[RunFacts]) -> model.Comparison:
@@ -75,7 +81,7 @@ def split_per_step(totals_ns: Mapping[str, int], count: int) -> dict[str, int]:
 
 
 def is_regression(target: model.ComparedTarget, most_share: float) -> bool | None:
-    """Whether a typical step is slower than the base's by more than a share of it.
+    """Whether the mean step is slower than the base's by more than a share of it.
 
     Args:
         target: A run and how it compares with the base.
@@ -83,8 +89,8 @@ def is_regression(target: model.ComparedTarget, most_share: float) -> bool | Non
             as that.
 
     Returns:
-        None if the recordings do not tell: without steps, in runs that are not comparable, if
-        the interval contains the limit, or if the mean says otherwise, because of a few long steps.
+        None if the recordings do not tell: without steps, in runs that are not comparable, or
+        if the interval contains the limit.
     """
     low, high = target.change.low_share, target.change.high_share
     if target.verdict not in ("faster", "slower", "inconclusive") or low is None or high is None:
@@ -92,18 +98,24 @@ def is_regression(target: model.ComparedTarget, most_share: float) -> bool | Non
     limit = max(most_share, NOISE_SHARE)
     if low > limit:
         return True
-    is_mean_slower = (target.change.change_share or 0.0) > limit
-    return None if high > limit or is_mean_slower else False
+    return None if high > limit else False
 
 
 def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
     # If one has no steps, compare whole recordings: a step and a recording are not comparable.
     has_steps = bool(base.steps and target.steps)
     counts = StepCounts(base.steps, target.steps) if has_steps else StepCounts(1, 1)
-    before = split_per_step(base.causes, counts.base)
-    after = split_per_step(target.causes, counts.target)
-    change = _change(base, target, sum(before.values()), sum(after.values()), has_steps)
-    causes = _causes(before, after)
+    periods = period_of(base.step_ns), period_of(target.step_ns)
+    base_times, target_times = (
+        of_first_steps(facts, facts.steps // period * period) if has_steps else facts
+        for facts, period in zip((base, target), periods, strict=True)
+    )
+    before, after = (
+        split_per_step(facts.causes, facts.steps if has_steps else 1)
+        for facts in (base_times, target_times)
+    )
+    change = _change(base_times, target_times, periods, before, after, has_steps)
+    causes = _causes(before, after, _certain_causes(base_times, target_times, periods))
     compared = model.ComparedTarget(
         run=as_run(target),
         verdict="no_steps",
@@ -147,7 +159,7 @@ def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
     else:
         verdict = _verdict(change) if has_steps else "no_steps"
         headline = _headline(verdict, change, base, target)
-        reason = explanation(verdict, change.base_ns, causes)
+        reason = explanation(verdict, change, causes)
     return replace(
         compared,
         verdict=verdict,
@@ -194,32 +206,53 @@ def _warnings(
 
 
 def _change(
-    base: RunFacts, target: RunFacts, base_ns: int, target_ns: int, has_steps: bool
+    base: RunFacts,
+    target: RunFacts,
+    periods: tuple[int, int],
+    before: Mapping[str, int],
+    after: Mapping[str, int],
+    has_steps: bool,
 ) -> model.TimeChange:
-    was, now, interval = float(base_ns), float(target_ns), None
-    if has_steps:
-        before, after = matching_kinds(base, target)
-        interval = change_interval(before, after)
-        was, now = (
-            sum(len(before[kind]) * float(np.median(steps[kind])) for kind in before)
-            / sum(map(len, before.values()))
-            for steps in (before, after)
+    base_ns, target_ns = sum(before.values()), sum(after.values())
+    low = high = None
+    if has_steps and (
+        interval := ratio_interval(
+            blocks_of(base.step_ns, periods[0]), blocks_of(target.step_ns, periods[1])
         )
-    low, high = interval if interval is not None else (None, None)
+    ):
+        low, high = interval
     change_ns = target_ns - base_ns
     return model.TimeChange(
         base_ns=base_ns,
         target_ns=target_ns,
         change_ns=change_ns,
         change_share=change_ns / base_ns if base_ns else None,
-        base_median_ns=round(was) if has_steps else None,
-        target_median_ns=round(now) if has_steps else None,
-        speed_up=was / now if now else None,
+        speed_up=_as_printed(base_ns) / _as_printed(target_ns) if has_steps and target_ns else None,
         confidence=CONFIDENCE,
-        low_ns=None if low is None else round(low * was),
-        high_ns=None if high is None else round(high * was),
+        low_ns=None if low is None else round(low * base_ns),
+        high_ns=None if high is None else round(high * base_ns),
         low_share=low,
         high_share=high,
+    )
+
+
+def _as_printed(time_ns: int) -> float:
+    """In the three digits that are shown, so that the shown times divide to the speed-up."""
+    return float(f"{time_ns:.3g}")
+
+
+def _certain_causes(base: RunFacts, target: RunFacts, periods: tuple[int, int]) -> frozenset[str]:
+    """The causes that changed by more than chance explains."""
+    if not (base.cause_step_ns and target.cause_step_ns):
+        return frozenset()
+    nothing = [0] * base.steps, [0] * target.steps
+    return frozenset(
+        cause
+        for cause in {*base.cause_step_ns, *target.cause_step_ns}
+        if is_certain(
+            blocks_of(base.cause_step_ns.get(cause, nothing[0]), periods[0]),
+            blocks_of(target.cause_step_ns.get(cause, nothing[1]), periods[1]),
+        )
     )
 
 
@@ -232,7 +265,9 @@ def _verdict(change: model.TimeChange) -> model.Verdict:
     return "slower" if change.low_share > NOISE_SHARE else "inconclusive"
 
 
-def _causes(before: Mapping[str, int], after: Mapping[str, int]) -> list[model.CauseChange]:
+def _causes(
+    before: Mapping[str, int], after: Mapping[str, int], certain: frozenset[str]
+) -> list[model.CauseChange]:
     causes = [
         model.CauseChange(
             cause=cause.value,
@@ -240,6 +275,7 @@ def _causes(before: Mapping[str, int], after: Mapping[str, int]) -> list[model.C
             base_ns=before.get(cause.value, 0),
             target_ns=after.get(cause.value, 0),
             change_ns=after.get(cause.value, 0) - before.get(cause.value, 0),
+            is_certain=cause.value in certain,
         )
         for cause in Cause
         if cause.value in before or cause.value in after
@@ -250,31 +286,26 @@ def _causes(before: Mapping[str, int], after: Mapping[str, int]) -> list[model.C
 def _headline(
     verdict: model.Verdict, change: model.TimeChange, base: RunFacts, target: RunFacts
 ) -> str:
-    if change.base_median_ns is None or change.target_median_ns is None:
-        was, now = format_duration(change.base_ns), format_duration(change.target_ns)
+    was, now = format_duration(change.base_ns), format_duration(change.target_ns)
+    if verdict == "no_steps":
         return f"{now} recorded instead of {was}; without steps, speeds cannot be compared"
-    was, now = format_duration(change.base_median_ns), format_duration(change.target_median_ns)
-    if verdict == "faster" and change.speed_up is not None:
-        return f"{change.speed_up:.2f} times as fast: median step of {now} instead of {was}"
-    if verdict == "slower" and change.speed_up is not None:
-        return f"{1 / change.speed_up:.2f} times as long: median step of {now} instead of {was}"
+    steps = f"step of {now} instead of {was}"
+    if change.speed_up is None:
+        return f"No clear change: {steps}"
+    ratio = change.speed_up
+    times = f"{ratio:.2f} times as fast" if ratio > 1 else f"{1 / ratio:.2f} times as long"
+    if verdict in ("faster", "slower"):
+        return f"{times}: {steps}"
     if change.low_ns is None:
         side = "base" if base.steps == 1 else "target"
-        return f"Step of {now} instead of {was}, but a single step of the {side} proves nothing"
-    if change.speed_up is not None and abs(log(change.speed_up)) > _STRIKING:
-        ratio = change.speed_up
-        guess = f"{ratio:.2f} times as fast" if ratio > 1 else f"{1 / ratio:.2f} times as long"
-        return (
-            f"Perhaps {guess}: median step of {now} instead of {was}, but the steps vary too much "
-            "to be sure"
-        )
-    return f"No clear change: median step of {now}, {was} before"
+        return f"{steps[:1].upper()}{steps[1:]}, but a single step of the {side} proves nothing"
+    if abs(log(ratio)) > _STRIKING:
+        return f"Perhaps {times}: {steps}, but the steps vary too much to be sure"
+    return f"No clear change: {steps}"
 
 
 def as_run(facts: RunFacts) -> model.ComparedRun:
     """The row of a run in the table of runs."""
-    steps = facts.steps
-    step_time_ns = round(facts.window_ns / steps) if steps else None
     return model.ComparedRun(
         id=facts.id,
         name=facts.name,
@@ -284,8 +315,8 @@ def as_run(facts: RunFacts) -> model.ComparedRun:
         is_synthetic=facts.is_synthetic,
         world_size=facts.setup.world_size,
         devices=device_count(facts.setup),
-        steps=steps,
-        step_time_ns=step_time_ns,
+        steps=facts.steps,
+        step_time_ns=facts.step_time_ns,
         window_ns=facts.window_ns,
         batch=facts.setup.batch,
         tokens_per_s=facts.tokens_per_s,

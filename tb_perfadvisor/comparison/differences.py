@@ -8,6 +8,7 @@ from itertools import chain
 
 from msgspec import Struct
 
+from tb_perfadvisor.comparison.interval import period_of
 from tb_perfadvisor.comparison.run_facts import (
     OperationTime,
     OperationTimes,
@@ -92,14 +93,23 @@ def _steps(base: RunFacts, target: RunFacts) -> _Found:
                 "few-steps",
                 f"{number} of {side} cannot show how much steps vary. Record ten.",
             )
-        median_ns = None if facts.step_kinds else facts.median_step_ns
-        if median_ns and facts.window_ns / facts.steps > (1 + UNEVEN_SHARE) * median_ns:
-            more = format_share(facts.window_ns / facts.steps / median_ns - 1)
+        period = period_of(facts.step_ns)
+        if left := facts.steps % period:
             yield (
-                "uneven-steps",
-                f"The mean step of {side} takes {more} more than the median, because a few steps "
-                "take much longer. The median decides; the causes add up to the mean.",
+                "whole-periods",
+                f"The steps of {side} repeat every {period}, so the last "
+                f"{'one is' if left == 1 else f'{left} are'} left out.",
             )
+        median_ns, mean_ns = facts.median_step_ns, facts.step_time_ns
+        if period == 1 and not facts.step_kinds and median_ns and mean_ns:
+            more = mean_ns / median_ns - 1
+            if more > UNEVEN_SHARE:
+                yield (
+                    "uneven-steps",
+                    f"A few steps of {side} take much longer: the mean is {format_share(more)} "
+                    "more than the median. How many of them a recording holds is partly chance, so "
+                    "record more steps.",
+                )
 
 
 def _work(base: RunFacts, target: RunFacts) -> _Found:

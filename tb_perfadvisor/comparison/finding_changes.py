@@ -351,23 +351,38 @@ def _range(saving: model.PredictedSaving) -> str:
     return format_duration_range(saving.low_ns, saving.high_ns)
 
 
+_MAX_CERTAIN = 3
+
+
+def _signed(change_ns: int) -> str:
+    return f"{'+' if change_ns > 0 else '−'}{format_duration(abs(change_ns))}"
+
+
 _ON_HOST = frozenset({Cause.HOST_COMPUTE.value})
 _SHARED_CORES = "Loader workers and input threads may take cores from the step"
 
 
 def explanation(
-    verdict: model.Verdict, base_ns: int, causes: Sequence[model.CauseChange]
+    verdict: model.Verdict, change: model.TimeChange, causes: Sequence[model.CauseChange]
 ) -> str | None:
-    """One or two sentences if the step did not get faster and a cause grew; otherwise None.
+    """What is certain by cause if the total is not; or what grew if the step did not get faster.
 
     Args:
         verdict: Whether the step got faster.
-        base_ns: The time of the base, per step.
+        change: Of the step.
         causes: The change of each cause, per step.
     """
     if verdict not in ("slower", "inconclusive"):
         return None
-    least_ns = NOISE_SHARE * base_ns
+    least_ns = NOISE_SHARE * change.base_ns
+    certain = [
+        f"{cause.label} {'is gone' if not cause.target_ns else 'changed'}: "
+        f"{_signed(cause.change_ns)}"
+        for cause in causes
+        if cause.is_certain and abs(cause.change_ns) > least_ns
+    ]
+    if verdict == "inconclusive" and certain:
+        return f"Certain by cause: {'; '.join(certain[:_MAX_CERTAIN])}. The total is not certain."
     grown = max(causes, key=lambda cause: cause.change_ns, default=None)
     shrunk = min(causes, key=lambda cause: cause.change_ns, default=None)
     if grown is None or shrunk is None or grown.change_ns <= least_ns:

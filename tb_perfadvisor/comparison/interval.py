@@ -1,42 +1,31 @@
-"""Intervals of a speed-up, and the pace of steps.
+"""Intervals of the ratio of two loops' total times, and marks of recordings that got slower.
 
-A confidence interval for the change of a typical step, without assumptions about outliers.
+The speed-up of a loop is the ratio of the mean steps: of total times, not of medians. A median
+ignores the step in three in which a loader is waited for, and so most of the time that a fix saves.
 
-Each step of one run is compared with each step of the other. The interval takes the k-th smallest
-and the k-th largest of these ratios, where k is the largest number at which the rank sum test
-(Mann and Whitney) still gives 95 % confidence. It belongs to the estimate of Hodges and Lehmann
-(1963): the median of the ratios. If both runs' steps have the same distribution but for their
-scale, that is the ratio of their medians. One long step, such as a checkpoint or a pause, moves
-neither end by much, however long it is.
-
-Ranks of fewer than four steps each cannot prove anything. Then the interval is Welch's, by
-Student's t, of the steps' logarithms; logarithms, because a step can become ten times as long but
-not shorter than zero.
-
-Steps of one kind are compared with steps of the same kind. The interval of a step of the mix that
-the base has follows from those of its kinds.
+How far chance moves that ratio is found by a block bootstrap: each run's steps are cut into blocks
+of neighbors, and blocks are drawn with replacement. Neighboring steps are alike, and steps may
+repeat in a pattern, so a block is a whole number of periods. Fewer than eight blocks are too few to
+draw from. Then the interval is Welch's, by Student's t, of the blocks' means.
 
 The interval describes the recorded steps. Two recordings of the same program also differ because of
 the machine's clock rates and other load, so a change within `NOISE_SHARE` is never reported.
 
-Whether a recording got slower, decided from a few numbers of each of two recordings.
-
 A log folder may have thousands of recordings. A mark in their table must not need the facts of a
-whole comparison, so a recording's steps are thinned to a few, and two recordings are compared only
-if they state the same work on the same machine. The verdict is that of the comparison: fewer steps
-make its interval wider, so a mark never says more than the comparison would.
+whole comparison, so a recording keeps only the totals of a few blocks, and two recordings are
+compared only if they state the same work on the same machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import exp, log, sqrt
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.comparison.run_facts import RunFacts, steps_by_kind
+from tb_perfadvisor.comparison.run_facts import RunFacts
 from tb_perfadvisor.contract.pace import Mark, MarkVerdict, Pace
 from tb_perfadvisor.trace.tables import Float64
 
@@ -46,11 +35,20 @@ NOISE_SHARE = 0.01
 
 _MOST_TIMES = 1_000
 """The largest end of an interval, as a multiple of the base. Steps that allow for more say nothing
-about a typical one, and the end in nanoseconds might not fit into 64 bits."""
-_MOST_STEPS = 2_000
-"""Of each run, beyond which quantiles of its steps stand for them. This bounds the ratios."""
-_EXACT = 50
-"""Steps of both runs up to which the test's distribution is counted; the counts fit 64 bits."""
+about a change, and the end in nanoseconds might not fit into 64 bits."""
+_FEW_BLOCKS = 8
+"""Fewer have too few different drawings: 7 blocks give 1,716, most of them near the mean."""
+_MOST_BLOCKS = 40
+"""Enough to tell a change of a few percent, and small beside the report."""
+_DRAWINGS = 4_000
+"""The ends, the 2.5 % quantiles, then rest on a hundred drawings each."""
+_REPEATED_SHARE = 0.9
+"""Of the variance between steps, which a period must explain."""
+_LEAST_PERIODS = 3
+"""Two that look alike may be chance."""
+_UNEVEN = 1.2
+"""How many times as long the longest step of a period is as the shortest, at least. In even steps
+a period makes no difference."""
 _Z = 1.959964
 # The 97.5 % quantiles of Student's t with 1 to 30 degrees of freedom.
 _T = (
@@ -60,120 +58,121 @@ _T = (
 )  # fmt: skip
 
 
-Kinds = Mapping[str, Sequence[int]]
-"""The steps of each kind, in nanoseconds."""
+class Blocks(Struct, frozen=True):
+    """Times of a run's steps in blocks of neighbors."""
+
+    total_ns: Float64
+    """Shape (blocks,), as is the next."""
+    steps: Float64
+
+    @property
+    def mean_ns(self) -> float:
+        """Of all steps."""
+        return float(self.total_ns.sum() / self.steps.sum())
 
 
-class _Ratio(Struct, frozen=True):
-    """How many times as long a step takes, with the ends of the interval."""
-
-    low: float
-    estimate: float
-    high: float
-
-
-def change_interval(base: Kinds, target: Kinds) -> tuple[float, float] | None:
-    """The 95 % confidence interval of the change of a typical step, as shares of the base.
-
-    Args:
-        base: The base's steps.
-        target: The target's steps, of the same kinds.
+def period_of(step_ns: Sequence[int]) -> int:
+    """After how many steps the times repeat: k if a loader with k workers is waited for.
 
     Returns:
-        The low and the high end (-0.1 is a tenth less). None if a run has a single step of a kind,
-        which does not show how much steps vary, or if steps take no time.
+        1 if the steps are even, or do not repeat.
     """
-    steps = [
-        (np.asarray(base[kind], dtype=np.float64), np.asarray(target[kind], dtype=np.float64))
-        for kind in base
-    ]
-    if any(min(map(len, pair)) < 2 or not all(side.all() for side in pair) for pair in steps):
-        return None
-    ratios = [_ratio(np.log(before), np.log(after)) for before, after in steps]
-    if not ratios:
-        return None
-    # What each kind takes of the base. The intervals are independent, so that their distances from
-    # the estimates add up like standard errors (Zou and Donner, 2008).
-    time = np.array([len(before) * float(np.median(before)) for before, _ in steps])
-    weight = time / time.sum()
-    low, middle, high = (
-        np.array([getattr(ratio, end) for ratio in ratios]) for end in ("low", "estimate", "high")
-    )
-    whole = float(weight @ middle)
-    below, above = (
-        sqrt(float(((weight * reach) ** 2).sum())) for reach in (middle - low, high - middle)
-    )
-    return whole - below - 1, whole + above - 1
+    times = np.asarray(step_ns, dtype=np.float64)
+    spread = float(((times - times.mean()) ** 2).sum()) if len(times) else 0.0
+    for period in range(2, len(times) // _LEAST_PERIODS + 1):
+        phases = [times[phase::period] for phase in range(period)]
+        means = [float(phase.mean()) for phase in phases]
+        if max(means) < _UNEVEN * min(means):
+            continue
+        left = sum(float(((phase - phase.mean()) ** 2).sum()) for phase in phases)
+        # Many phases explain some of any variance, so compare per degree of freedom.
+        if left / (len(times) - period) <= (1 - _REPEATED_SHARE) * spread / (len(times) - 1):
+            return period
+    return 1
 
 
-def _ratio(base: Float64, target: Float64) -> _Ratio:
-    """The ratio of steps of one kind, from their logarithms."""
-    if np.array_equal(base, target):
-        return _Ratio(1.0, 1.0, 1.0)  # a copy of the recording, not another one
-    excluded = _excluded_pairs(len(base), len(target))
-    if excluded:
-        return _by_ranks(base, target, (excluded - 1) / (len(base) * len(target)))
-    return _by_student(base, target)
-
-
-def _by_ranks(base: Float64, target: Float64, tail: float) -> _Ratio:
-    """The interval from which a share of the pairs of steps is left out on each side."""
-    base, target = _thinned(base), _thinned(target)
-    changes = np.sort((target[:, None] - base[None, :]).ravel())
-    place = round(tail * len(changes))
-    return _Ratio(exp(changes[place]), exp(np.median(changes)), exp(changes[-1 - place]))
-
-
-def _thinned(logarithms: Float64) -> Float64:
-    if len(logarithms) <= _MOST_STEPS:
-        return logarithms
-    shares = (np.arange(_MOST_STEPS) + 0.5) / _MOST_STEPS
-    quantiles: Float64 = np.quantile(logarithms, shares)
-    return quantiles
-
-
-def _excluded_pairs(base: int, target: int) -> int:
-    """The largest k at which fewer than k pairs speak against a change in 2.5 % of the cases.
+def blocks_of(step_ns: Sequence[int], period: int, most: int | None = None) -> Blocks:
+    """Cut steps into blocks of whole periods.
 
     Args:
-        base: Number of the base's steps.
-        target: Number of the target's steps.
+        step_ns: The steps, a whole number of periods.
+        period: In steps.
+        most: The most blocks to make.
+    """
+    times = np.asarray(step_ns, dtype=np.float64)
+    if not len(times):
+        return Blocks(times, times)
+    periods = max(len(times) // period, 1)
+    # The cube root balances what is lost by cutting neighbors apart and by having few blocks.
+    length = max(min(round(periods ** (1 / 3)), periods // _FEW_BLOCKS), 1)
+    count = min(periods // length, most or periods)
+    edges = np.arange(count + 1) * periods // count * period
+    edges[-1] = len(times)
+    return Blocks(np.add.reduceat(times, edges[:-1]), np.diff(edges).astype(np.float64))
+
+
+def ratio_interval(base: Blocks, target: Blocks) -> tuple[float, float] | None:
+    """The 95 % confidence interval of the change of the mean step, as shares of the base.
 
     Returns:
-        0 if even the clearest order of the steps occurs more often by chance.
+        The low and the high end (-0.1 is a tenth less). None if a run has a single block, which
+        does not show how much steps vary, or if steps take no time.
     """
-    tail = (1 - CONFIDENCE) / 2
-    if base + target > _EXACT:
-        # Its distribution is nearly normal, with these moments.
-        mean = base * target / 2
-        deviation = sqrt(base * target * (base + target + 1) / 12)
-        return int(mean - _Z * deviation)
-    # The number of orders in which u pairs are reversed: the coefficients of a Gaussian binomial,
-    # (1 - q^(base+1)) ... (1 - q^(base+target)) / ((1 - q) ... (1 - q^target)).
-    orders = np.zeros(base * target + 1, dtype=np.int64)
-    orders[0] = 1
-    for number in range(1, target + 1):
-        orders[base + number :] -= orders[: len(orders) - base - number].copy()
-        for start in range(number):
-            orders[start::number] = np.cumsum(orders[start::number])
-    chance = np.cumsum(orders) / orders.sum()
-    return int(np.searchsorted(chance, tail, side="right"))
+    if min(len(base.steps), len(target.steps)) < 2 or not (base.mean_ns and target.mean_ns):
+        return None
+    if np.array_equal(base.total_ns, target.total_ns):
+        return 0.0, 0.0  # a copy of the recording, not another one
+    if min(len(base.steps), len(target.steps)) >= _FEW_BLOCKS:
+        before, after = (_drawn_means(side) for side in (base, target))
+        ends = np.quantile(after / before, _ends(base, target))
+        return float(ends[0]) - 1, float(ends[1]) - 1
+    change = log(target.mean_ns / base.mean_ns)
+    reach = _welch(base, target, relative=True)
+    most = max(change, log(_MOST_TIMES))
+    return exp(change - reach) - 1, exp(min(change + reach, most)) - 1
 
 
-def _by_student(base: Float64, target: Float64) -> _Ratio:
-    """Welch's interval of the difference of two means."""
-    change = float(target.mean() - base.mean())
-    samples = (base, target)
-    errors = [float(steps.var(ddof=1)) / len(steps) for steps in samples]
+def is_certain(base: Blocks, target: Blocks) -> bool:
+    """Whether the mean changed by more than chance explains, with 95 % confidence."""
+    if min(len(base.steps), len(target.steps)) < 2:
+        return False
+    if min(len(base.steps), len(target.steps)) >= _FEW_BLOCKS:
+        before, after = (_drawn_means(side) for side in (base, target))
+        low, high = np.quantile(after - before, _ends(base, target))
+        return bool(low > 0 or high < 0)
+    return abs(target.mean_ns - base.mean_ns) > _welch(base, target, relative=False)
+
+
+def _drawn_means(blocks: Blocks) -> Float64:
+    """The mean step of each drawing of blocks. A fixed seed gives the same report every time."""
+    count = len(blocks.steps)
+    drawn = np.random.default_rng(count).integers(0, count, (_DRAWINGS, count))
+    means: Float64 = blocks.total_ns[drawn].sum(axis=1) / blocks.steps[drawn].sum(axis=1)
+    return means
+
+
+def _ends(base: Blocks, target: Blocks) -> tuple[float, float]:
+    """The quantiles of the drawings, a little further out for few blocks (Hesterberg, 2015)."""
+    count = min(len(base.steps), len(target.steps))
+    reach = student_quantile(count - 1) * sqrt(count / (count - 1))
+    # The normal distribution's tail beyond 1.96 is 2.5 %; near there it shrinks like this.
+    tail = (1 - CONFIDENCE) / 2 * exp(-(reach**2 - _Z**2) / 2) * _Z / reach
+    return tail, 1 - tail
+
+
+def _welch(base: Blocks, target: Blocks, *, relative: bool) -> float:
+    """How far the difference of two means, or of their logarithms, may be off."""
+    errors = []
+    for side in (base, target):
+        means = side.total_ns / side.steps / (side.mean_ns if relative else 1.0)
+        errors.append(float(means.var(ddof=1)) / len(means))
     whole = sum(errors)
     if whole == 0:
-        return _Ratio(exp(change), exp(change), exp(change))
+        return 0.0
     freedom = whole**2 / sum(
-        error**2 / (len(steps) - 1) for error, steps in zip(errors, samples, strict=True)
+        error**2 / (len(side.steps) - 1) for error, side in zip(errors, (base, target), strict=True)
     )
-    reach = student_quantile(freedom) * sqrt(whole)
-    most = max(change, log(_MOST_TIMES))
-    return _Ratio(exp(change - reach), exp(change), exp(min(change + reach, most)))
+    return student_quantile(freedom) * sqrt(whole)
 
 
 def student_quantile(freedom: float) -> float:
@@ -183,24 +182,22 @@ def student_quantile(freedom: float) -> float:
     return _Z * (1 + (_Z**2 + 1) / (4 * freedom))
 
 
-_MOST_PACE_STEPS = 40
-"""Of each kind: enough to tell a change of a few percent, and small beside the report."""
-
-
 def pace_of(facts: RunFacts) -> Pace | None:
     """The pace of a recording; None if it has no steps, or does not tell how fast they are."""
     if not facts.step_ns or facts.is_truncated or facts.not_to_act_on:
         return None
-    kinds = steps_by_kind(facts)
-    typical = sum(len(steps) * float(np.median(steps)) for steps in kinds.values())
+    period = period_of(facts.step_ns)
+    whole = len(facts.step_ns) // period * period
+    blocks = blocks_of(facts.step_ns[:whole], period, _MOST_BLOCKS)
     setup = facts.setup
     return Pace(
-        step_ns={kind: _thinned_pace(steps) for kind, steps in kinds.items()},
-        typical_ns=round(typical / facts.steps),
+        block_ns=[round(total) for total in blocks.total_ns],
+        block_steps=[round(steps) for steps in blocks.steps],
         setup=msgspec.json.encode(
             [
                 *(facts.is_synthetic, facts.step_source, setup.framework, setup.device),
                 *(setup.devices_used, setup.world_size, setup.workers, setup.batch),
+                *sorted(set(facts.step_kinds)),
             ]
         ).decode(),
     )
@@ -217,23 +214,17 @@ def mark(base_id: str, base: Pace, target: Pace) -> Mark | None:
     Returns:
         None if they cannot be compared by their steps alone.
     """
-    if base.setup != target.setup or base.step_ns.keys() != target.step_ns.keys():
-        return None
-    if not base.typical_ns:
+    before, after = (
+        Blocks(np.array(pace.block_ns, np.float64), np.array(pace.block_steps, np.float64))
+        for pace in (base, target)
+    )
+    if base.setup != target.setup or not before.mean_ns:
         return None
     verdict: MarkVerdict = "inconclusive"
-    interval = change_interval(base.step_ns, target.step_ns)
+    interval = ratio_interval(before, after)
     if interval is not None and interval[0] > NOISE_SHARE:
         verdict = "slower"
     elif interval is not None and interval[1] < -NOISE_SHARE:
         verdict = "faster"
-    share = target.typical_ns / base.typical_ns - 1
+    share = after.mean_ns / before.mean_ns - 1
     return Mark(base=base_id, change_share=share, verdict=verdict)
-
-
-def _thinned_pace(steps: list[int]) -> list[int]:
-    ordered = sorted(steps)
-    if len(ordered) <= _MOST_PACE_STEPS:
-        return ordered
-    places = (np.arange(_MOST_PACE_STEPS) + 0.5) / _MOST_PACE_STEPS * len(ordered)
-    return [ordered[int(place)] for place in places]

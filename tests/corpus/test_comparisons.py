@@ -85,14 +85,13 @@ def test_what_the_terminal_says_of_it(corpus: Path) -> None:
     status, text = _run(corpus, WORKERS_0, WORKERS_4, options=("--fail-on-regression", "1"))
     # Slower by 1 % at most, even at the high end.
     assert status == 0
-    assert "Perhaps 1.39 times as fast: median step of 127 ms instead of 176 ms" in text
+    assert "1.25 times as fast: step of 140 ms instead of 175 ms" in text
     (stall,) = [line for line in text.splitlines() if line.startswith("input-stall")]
     assert stall.split()[1:3] == ["44.4", "ms"]
     assert "57.5 ms (130 %)" in stall
     status, text = _run(corpus, WORKERS_4, WORKERS_0, options=("--fail-on-regression", "1"))
-    assert status == 3
-    assert "a typical step: 2" in text
-    assert "µs less to" in text
+    # Slower by 25 %, and by 4 ms at least: 35.1 ms a step, of which 31.5 may be chance.
+    assert status == 1
 
 
 def test_a_step_that_was_cut_off_does_not_hide_a_regression(corpus: Path, tmp_path: Path) -> None:

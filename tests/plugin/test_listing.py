@@ -201,8 +201,7 @@ ROW = {
 
 
 def store_pace(tab: Tab, capture_id: str, *step_ns: int, setup: str = "same") -> None:
-    steps = sorted(step_ns)
-    pace = {"step_ns": {"": steps}, "typical_ns": steps[len(steps) // 2], "setup": setup}
+    pace = {"block_ns": step_ns, "block_steps": [1] * len(step_ns), "setup": setup}
     tab.store(capture_id, row__json=json.dumps({"row": ROW, "pace": pace}).encode())
 
 
@@ -239,8 +238,8 @@ def test_a_baseline_marks_all_captures_that_do_the_same_work(tab: Tab) -> None:
     store_pace(tab, c, *range(150, 160), setup="another machine")
     marks = tab.get(f"api/v1/marks?baseline={a}").json["marks"]
     assert list(marks) == [b]
-    # The medians are 105 and 155.
-    assert marks[b]["change_share"] == pytest.approx(155 / 105 - 1)
+    # The means are 104.5 and 154.5.
+    assert marks[b]["change_share"] == pytest.approx(154.5 / 104.5 - 1)
     assert tab.get("api/v1/marks?baseline=none").status_code == 404
 
 

@@ -41,9 +41,9 @@ fixed  7.00 ms     1.43×       0.0 %  100.0 %   0.0 %  0.0 %  100.0 %
 Synthetic, not recorded: slow, fixed
 
 fixed vs. slow
-1.43 times as fast: median step of 7.00 ms instead of 10.0 ms
+1.43 times as fast: step of 7.00 ms instead of 10.0 ms
 3.00 ms less per step (30.0 %)
-4 steps vs. 3, a typical step: 3.00 ms less, with 95 % confidence
+4 steps vs. 3, 3.00 ms less, with 95 % confidence
 
 Where the time goes     Base   Target    Change
 Waiting for input    4.00 ms     0 ns  −4.00 ms  █████████████│
@@ -144,7 +144,7 @@ def test_small_causes_are_shown_as_one_with_an_exact_sum() -> None:
 def test_an_unchanged_run() -> None:
     same = facts(ms(100), ms(100), causes={"input": ms(150), "python": ms(50)})
     shown = text(same, same)
-    assert "\nas long as before\n2 steps vs. 2, a typical step: 0 ns less, with" in shown
+    assert "\nas long as before\n2 steps vs. 2, 0 ns less, with" in shown
     assert re.search(r"Waiting for input +75\.0 ms +75\.0 ms +0 ns", shown)
     assert re.search(r"Python +25\.0 ms +25\.0 ms +0 ns", shown)
 

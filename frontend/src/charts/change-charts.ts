@@ -67,12 +67,12 @@ export function drawCauses(causes: CauseChange[], width: number): Plot.PlotOptio
   };
 }
 
-/** The median step of all runs with its confidence interval; a line marks the base's. */
+/** The mean step of all runs with its confidence interval; a line marks the base's. */
 export function drawRuns(baseNs: number, targets: ComparedTarget[], width: number): Plot.PlotOptions {
   const isNarrow = width < NARROW_PX;
   const rows = targets.map(({ run, change }) => {
-    const ns = change.target_median_ns ?? change.target_ns;
-    const wasNs = change.base_median_ns ?? change.base_ns;
+    const ns = change.target_ns;
+    const wasNs = change.base_ns;
     return {
       name: run.name,
       ns,
@@ -93,7 +93,7 @@ export function drawRuns(baseNs: number, targets: ComparedTarget[], width: numbe
       ticks: Math.max(2, Math.floor(width / 160)),
       tickSize: 0,
       grid: true,
-      label: "median step",
+      label: "step",
       labelAnchor: "center",
       labelArrow: "none",
     },

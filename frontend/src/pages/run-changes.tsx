@@ -54,30 +54,29 @@ export function RunChanges({ comparison }: { comparison: Comparison }): JSX.Elem
 }
 
 function StepTimes({ base, targets }: Pick<Comparison, "base" | "targets">): JSX.Element {
-  const medians = targets.map(({ change }) => change.base_median_ns);
-  const baseNs = medians.find((ns) => ns !== null) ?? base.window_ns;
+  const baseNs = targets[0]?.change.base_ns ?? base.window_ns;
   const draw = useCallback((width: number) => drawRuns(baseNs, targets, width), [baseNs, targets]);
   return (
     <section class="card" aria-labelledby="runs">
       <div class="card-head">
-        <h2 id="runs">Median step of each run</h2>
+        <h2 id="runs">Step of each run</h2>
         <p class="muted">dashed line: {base.name}, {formatDuration(baseNs)}</p>
       </div>
-      <PlotFigure label="Median step of each run; the table at the end lists them." draw={draw} />
+      <PlotFigure label="Step of each run; the table at the end lists them." draw={draw} />
     </section>
   );
 }
 
 const MEASURE = { step: "per step", window: "over the whole recording" };
 
-/** `−45.2 ms per step (−39.1 %); a typical step: −49.5 ms to −39.2 ms (95 % confidence)`. */
+/** `−45.2 ms per step (−39.1 %); −49.5 ms to −39.2 ms (95 % confidence)`. */
 function describeChange({ change }: ComparedTarget): string {
   const share = change.change_share === null ? "" : ` (${signedShare(change.change_share)})`;
   const text = `${formatChange(change.change_ns)} per step${share}`;
   if (change.low_ns === null || change.high_ns === null) return text;
   const confidence = formatShare(change.confidence).replace(".0 %", " %");
   const ends = `${formatChange(change.low_ns)} to ${formatChange(change.high_ns)}`;
-  return `${text}; a typical step: ${ends} (${confidence} confidence)`;
+  return `${text}; ${ends} (${confidence} confidence)`;
 }
 
 /** `95 % confidence: 78.1 % to 82.0 %`; empty if unknown. */

@@ -52,7 +52,7 @@ export interface Capture {
 export interface Mark {
   /** The other capture's id. */
   base: string;
-  /** Of a typical step: 0.1 takes a tenth longer. */
+  /** Of the mean step: 0.1 takes a tenth longer. */
   change_share: number;
   verdict: "slower" | "faster" | "inconclusive";
 }

@@ -66,7 +66,7 @@ class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """How the time changed on average, and how certainly a typical step changed."""
+    """How the mean step changed, and how certainly."""
 
     base_ns: int
     target_ns: int
@@ -74,21 +74,17 @@ class TimeChange(msgspec.Struct, frozen=True, kw_only=True):
     change_share: float | None
     """Of the base's time. These four are of the mean step, which causes sum to, or of the whole
     recording if a run has no steps."""
-    base_median_ns: int | None
-    target_median_ns: int | None
-    """The median step, which decides; null if a run has no steps. Of several kinds of steps, the
-    mean of their medians, by how often the base has them."""
     speed_up: float | None
-    """The base's median over the target's; null without steps, or if the runs are not
-    comparable, as are the ends of the interval."""
+    """The base's time over the target's, both in the three digits that are shown; null without
+    steps, or if the runs are not comparable, as are the ends of the interval."""
     confidence: float
     """Of the interval: 0.95."""
     low_ns: int | None
     high_ns: int | None
-    """The ends of the interval of the change of a typical step."""
+    """The ends of the interval of the change."""
     low_share: float | None
     high_share: float | None
-    """Of the base's median."""
+    """Of the base's time."""
 
 
 class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +95,8 @@ class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
     base_ns: int
     target_ns: int
     change_ns: int
+    is_certain: bool = False
+    """Whether it changed by more than chance explains, with 95 % confidence."""
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True):

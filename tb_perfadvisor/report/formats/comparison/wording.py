@@ -48,12 +48,12 @@ def change_text(target: model.ComparedTarget) -> str:
 
 
 def interval_text(target: model.ComparedTarget) -> str:
-    """How certain the change of a typical step is; empty if that is unknown."""
+    """How certain the change of the step is; empty if that is unknown."""
     change = target.change
     if change.low_ns is None or change.high_ns is None:
         return ""
     between = _between(change.low_ns, change.high_ns)
-    return f"a typical step: {between}, with {change.confidence * 100:.0f} % confidence"
+    return f"{between}, with {change.confidence * 100:.0f} % confidence"
 
 
 def undecided_text(target: model.ComparedTarget) -> str:
@@ -63,7 +63,7 @@ def undecided_text(target: model.ComparedTarget) -> str:
     if not is_of_speed or change.low_ns is None or change.high_ns is None:
         return f"{target.headline}."
     return (
-        f"A typical step takes {_between(change.low_ns, change.high_ns)}, with "
+        f"A step takes {_between(change.low_ns, change.high_ns)}, with "
         f"{change.confidence * 100:.0f} % confidence; the mean takes "
         f"{less_or_more(change.change_ns)}. Record more steps."
     )
