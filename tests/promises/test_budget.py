@@ -27,7 +27,8 @@ BUDGET = {
     "options of the command line": 71,
     # Ranges by what is in them, periods by their boundaries, and documents apart: step times were
     # up to a fifth too short.
-    "lines of Python and TOML": 131_350,
+    # A comparison of totals, and waits for worker processes, which were called slow launches.
+    "lines of Python and TOML": 131_750,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
