@@ -12,7 +12,6 @@ import click
 
 from tb_perfadvisor.cli.help import PATH, Command, choice_option
 from tb_perfadvisor.cli.terminal import note, printing, terminal
-from tb_perfadvisor.output_files import write_file
 from tb_perfadvisor.plain_text import plain
 
 if TYPE_CHECKING:
@@ -32,10 +31,9 @@ class _LedgerFormat(str, Enum):
     show_default="the ledger of this user",
     help="A ledger to show, such as one that was exported.",
 )
-@click.option("--output", "-o", type=PATH, help="Export the ledger to this file, as JSON lines.")
 @choice_option(_LedgerFormat, "--format", "-f", default=_LedgerFormat.TEXT, help="Output format.")
-def ledger(file: Path | None, output: Path | None, format: _LedgerFormat) -> None:
-    """Show what `perfadvisor try` predicted and measured, or export it.
+def ledger(file: Path | None, format: _LedgerFormat) -> None:
+    """Show what `perfadvisor try` predicted and measured; as JSON lines, to export it.
 
     The ledger holds no code and no paths, and is sent nowhere.
     """
@@ -47,11 +45,6 @@ def ledger(file: Path | None, output: Path | None, format: _LedgerFormat) -> Non
     proofs = read(place)
     if not proofs:
         note(f"nothing was tried yet: {place} has no line. See `perfadvisor try --help`.")
-    if output is not None:
-        lines = [msgspec.json.encode(proof) + b"\n" for proof in proofs]
-        write_file(output, lines, [place])
-        note(f"wrote {output} ({len(proofs)} lines).")
-        return
     with printing():
         if format is _LedgerFormat.JSON:
             sys.stdout.writelines(msgspec.json.encode(proof).decode() + "\n" for proof in proofs)
