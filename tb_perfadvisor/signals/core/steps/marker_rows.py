@@ -18,6 +18,9 @@ MIN_REPEATS = 3
 MIN_PERIOD_NS = 500_000
 """A shorter period is a layer, not a step."""
 
+_PAUSE = 1.5
+"""Loops whose markers follow each other without a longer distance than this many usual ones are one
+loop over several epochs, or over parts of a batch."""
 # Begins where a run of such characters does, so that none is looked at twice.
 _NUMBER_AT_END = re.compile(r"(?:(?<![#\s(_])[#\s(_]+|(?<![#\s(_\d]))\d+\)?$")
 
@@ -58,8 +61,8 @@ def markers_from_rows(
 ) -> Markers:
     """Markers from events, with the recorded step numbers if these rise.
 
-    Where numbers begin again, or markers of another kind come between, another loop begins: the
-    longest one is taken, the last of these.
+    Where numbers begin again after a pause, or markers of another kind come between, another loop
+    begins: the longest one is taken, the last of these.
 
     Args:
         trace: The trace.
@@ -74,7 +77,9 @@ def markers_from_rows(
     start_ns, end_ns = trace.events.start_ns[rows], trace.events.end_ns[rows]
     if number is None:
         number = trace.events.step[rows].astype(np.int64)
-    begins = np.diff(number) <= 0
+    apart_ns = np.diff(start_ns)
+    usual_ns = float(np.median(apart_ns)) if len(apart_ns) else 0.0
+    begins = (np.diff(number) <= 0) & (apart_ns > _PAUSE * usual_ns)
     if others_ns is not None:
         before = np.searchsorted(others_ns, end_ns[:-1])
         begins |= np.searchsorted(others_ns, start_ns[1:]) > before
@@ -83,10 +88,10 @@ def markers_from_rows(
     left_out = number[:0]
     if (number < 0).any():
         number = np.arange(len(rows), dtype=np.int64)
-    elif MIN_REPEATS * len(length) > max(len(rows), MIN_REPEATS):
+    elif len(length) == 1 or length.max() < MIN_REPEATS:
         if len(distinct(number)) < len(number):
             number = np.arange(len(rows), dtype=np.int64)
-    elif len(length) > 1:
+    else:
         last = len(length) - 1 - int(length[::-1].argmax())
         chosen = slice(int(bounds[last]), int(bounds[last + 1]))
         left_out = np.delete(number, chosen)

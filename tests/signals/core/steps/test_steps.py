@@ -157,6 +157,17 @@ def test_numbers_that_begin_again_begin_another_loop() -> None:
     assert "another loop" in steps.excluded[0].reason
 
 
+def test_a_short_loop_after_a_longer_one() -> None:
+    steps = steps_of(loops("train", 0, 1, 2, 0, 1, pauses=(3,)).build())
+    assert (steps.number.tolist(), steps.window_ns) == ([0, 1, 2], ms(30))
+
+
+def test_numbers_that_begin_again_without_a_pause_are_of_one_loop() -> None:
+    # Three epochs of four steps.
+    steps = steps_of(loops("train", *[0, 1, 2, 3] * 3).build())
+    assert (len(steps), steps.window_ns) == (12, ms(120))
+
+
 def test_equal_numbers_are_no_loops() -> None:
     assert len(steps_of(loops("train", *[0] * 6).build())) == 6
 
