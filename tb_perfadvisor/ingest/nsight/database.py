@@ -57,6 +57,7 @@ _MOST_DEFINITION_BYTES: Final = 1 << 14
 """Of one table: those of Nsight Systems have less than two thousand."""
 METADATA: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """What the export says of itself; the second name is that of releases before 2023.2."""
+_MOST_PARTS: Final = 64
 _HINT: Final = "Export the recording again: `nsys export --type sqlite FILE.nsys-rep`."
 
 
@@ -122,6 +123,12 @@ class Database:
                     hint=_HINT,
                 )
         return True
+
+    def parts_of(self, table: str, *columns: str) -> tuple[str, ...]:
+        """The table and those of its name with a suffix, as some tools split or join exports."""
+        name = re.compile(rf"{table}(?:_\w{{1,40}})?", re.ASCII)
+        found = sorted(part for part in self._tables if name.fullmatch(part))
+        return tuple(part for part in found[:_MOST_PARTS] if self.has(part, *columns))
 
     def integers(
         self, table: str, columns: Mapping[str, str | None], where: str = ""

@@ -149,12 +149,14 @@ def read_ranges(database: Database, assembler: Assembler) -> Ranges:
     Raises:
         UnreadableProfileError: If the database is damaged.
     """
-    table, meanings_by_text = "NVTX_EVENTS", _Meanings(database, assembler)
+    meanings_by_text = _Meanings(database, assembler)
     wanted: dict[str, Kind] = {"start": int, "end": int, "eventType": int, "globalTid": int}
-    spellings: dict[str, Kind] = {"text": str, "textId": int}
-    spellings = {name: kind for name, kind in spellings.items() if database.has(table, name)}
     columns_of, places, sequences = [], [], []
-    if database.has(table, *wanted) and spellings:
+    for table in database.parts_of("NVTX_EVENTS", *wanted):
+        texts_of: dict[str, Kind] = {"text": str, "textId": int}
+        spellings = {name: kind for name, kind in texts_of.items() if database.has(table, name)}
+        if not spellings:
+            continue
         for rows in database.slices(table, {**wanted, **spellings}, _RANGES):
             start, end, event_type, thread, key, *ids = zip(*rows, strict=True)
             columns = (start, end, event_type, thread)

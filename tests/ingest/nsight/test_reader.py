@@ -11,10 +11,12 @@ import pytest
 from tb_perfadvisor.errors import InvalidTraceError, UnreadableProfileError
 from tb_perfadvisor.ingest.merged_ranks import split_by_rank
 from tb_perfadvisor.ingest.nsight.ranges import spelled, without_numbers
+from tb_perfadvisor.testing.writers.nsight import write_tables
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Trace
 from tests.support.nsight_exports import (
     OTHER_PROCESS,
     PROCESS,
+    TABLES,
     THREAD,
     a_range,
     call,
@@ -391,6 +393,22 @@ def test_an_export_without_device_work_says_how_to_record(path: Path) -> None:
     write(path, {}, NVTX_EVENTS=[a_range(0, 10, "step")])
     (note,) = [note for note in read(path).notes if note.id == "empty-profile"]
     assert "nsys profile --trace=cuda" in note.remedy
+
+
+def test_ranges_of_tables_with_a_suffix_are_read(path: Path) -> None:
+    write_tables(
+        path,
+        {"NVTX_EVENTS_1": TABLES["NVTX_EVENTS"], "NVTX_EVENTS_2": TABLES["NVTX_EVENTS"]}
+        | {"CUPTI_ACTIVITY_KIND_KERNEL": TABLES["CUPTI_ACTIVITY_KIND_KERNEL"]},
+        {
+            "NVTX_EVENTS_1": [a_range(0, 10, "step 0")],
+            "NVTX_EVENTS_2": [a_range(20, 30, "step 1")],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(2, 8)],
+        },
+    )
+    trace = read(path)
+    rows = trace.rows(EventKind.ANNOTATION)
+    assert [trace.name(int(row)) for row in rows] == ["step 0", "step 1"]
 
 
 def test_an_export_without_kernels_is_called_one(path: Path) -> None:
