@@ -300,13 +300,13 @@ _WHOLE_STEP = re.compile(
     r"\bexecute_model\b|run_training_batch$|^train(?:ing)?[ _]step\b", re.IGNORECASE
 )
 _STEP_AT_END = re.compile(
-    r"(?:step|batch|iter|iteration)s?[_ #:=(\[-]*(?:\d+(?:/\d+)?)?[\])# ]*$", re.IGNORECASE
+    r"(?:step|batch|iter|iteration)s?[_ #:=(\[-]*(?:\d+(?:/\d+)?[\])# ]*)?$", re.IGNORECASE
 )
 # What follows `eval` and `val` is taken as a whole: the reference to it gives nothing back, so that
 # no name is split in all possible ways.
 _BEFORE_STEP = re.compile(
-    r"(?:(?:run|process|train|training|test|predict|inference|global|model|mini|epoch)[_ .:/-]?"
-    r"|(?:eval|val)(?=(\w*))\1[ .:/-]?|\d+[_ .:,/-]*|[\[(# ])*",
+    r"(?:run|process|train|training|test|predict|inference|global|model|mini|epoch"
+    r"|(?:eval|val)(?=(\w*))\1|[\d\[(# _.:,/-])*",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\d{1,9}")
