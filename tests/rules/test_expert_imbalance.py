@@ -6,6 +6,7 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
 from tb_perfadvisor.testing.symbols import Symbol, collective, operator
 from tb_perfadvisor.trace import Run
+from tests.support.changed_rule import changed
 
 # Tokens go out (A), are processed, and come back: one of four ranks sends five of the eight parts
 # (E), the others one each (B). The mean is two.
@@ -116,7 +117,7 @@ def test_fires_from_a_quarter_above_the_mean() -> None:
 
 
 def test_too_few_all_to_alls_are_not_reported() -> None:
-    assert find(ExpertImbalance, slow(), settings={"minimum_count": 3}) == ()
+    assert find(changed(ExpertImbalance, {"minimum_count": 3}), slow()) == ()
 
 
 def test_missing_sizes_or_ranks_yield_no_finding() -> None:

@@ -10,6 +10,7 @@ from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, us
 from tb_perfadvisor.testing.symbols import function_run, iterator
 from tb_perfadvisor.trace import Trace
+from tests.support.changed_rule import changed
 from tests.support.corpus_traces import read
 
 STEPS, KERNELS = 4, 10
@@ -76,13 +77,13 @@ def test_other_reasons_for_late_launches(trace: Trace) -> None:
 def test_just_below_and_just_above_the_limits() -> None:
     # 90 of 10 x 10 + 5 x 2 + 5 x 20 = 210 us, 43 %; ten times as late.
     slow = steps(20)
-    assert find(HostThreadContention, slow, settings={"minimum_share": 0.44}) == ()
-    assert find(HostThreadContention, slow, settings={"minimum_share": 0.42})
-    assert find(HostThreadContention, slow, settings={"minimum_slowdown": 10.1}) == ()
-    assert find(HostThreadContention, slow, settings={"minimum_slowdown": 9.9})
+    assert find(changed(HostThreadContention, {"minimum_share": 0.44}), slow) == ()
+    assert find(changed(HostThreadContention, {"minimum_share": 0.42}), slow)
+    assert find(changed(HostThreadContention, {"minimum_slowdown": 10.1}), slow) == ()
+    assert find(changed(HostThreadContention, {"minimum_slowdown": 9.9}), slow)
     # Four steps of five kernels each.
-    assert find(HostThreadContention, slow, settings={"fewest_launches": 21}) == ()
-    assert find(HostThreadContention, slow, settings={"fewest_launches": 20})
+    assert find(changed(HostThreadContention, {"fewest_launches": 21}), slow) == ()
+    assert find(changed(HostThreadContention, {"fewest_launches": 20}), slow)
 
 
 def test_stalls_of_milliseconds_are_left_alone() -> None:

@@ -6,6 +6,7 @@ from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.memory.allocations import MemoryGrowth
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
 from tb_perfadvisor.trace import Trace
+from tests.support.changed_rule import changed
 from tests.support.memory_snapshots import Snapshot, frames
 
 MIB = 1 << 20
@@ -106,13 +107,13 @@ def test_without_addresses_only_the_growth_is_known() -> None:
     ],
 )
 def test_just_below_and_just_above_the_limits(settings: dict[str, float], count: int) -> None:
-    assert len(find(MemoryGrowth, LEAK, settings=settings) or ()) == count
+    assert len(find(changed(MemoryGrowth, settings), LEAK) or ()) == count
 
 
 def test_just_below_and_just_above_the_rising_share() -> None:
     trace = training([10, 10, 0, 10, 10, 10])  # four of five rises
-    assert len(find(MemoryGrowth, trace, settings={"rising_share": 0.79}) or ()) == 1
-    assert find(MemoryGrowth, trace, settings={"rising_share": 0.81}) == ()
+    assert len(find(changed(MemoryGrowth, {"rising_share": 0.79}), trace) or ()) == 1
+    assert find(changed(MemoryGrowth, {"rising_share": 0.81}), trace) == ()
 
 
 def training_snapshot(kept_bytes: int, *, steps: int = 8, annotated: bool = True) -> Trace:

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.rules.memory.across_devices import MemoryImbalance
 from tb_perfadvisor.testing import check_rule, find, run_of
 from tb_perfadvisor.trace import Run
+from tests.support.changed_rule import changed
 from tests.support.memory_snapshots import Snapshot
 
 GIB = 1 << 30
@@ -45,8 +46,8 @@ def test_a_device_with_only_a_context_does_not_count() -> None:
 def test_limits() -> None:
     # 10 of 40 GiB: a quarter.
     run = ranks(40, 30, 30)
-    assert find(MemoryImbalance, run, settings={"minimum_share": 0.26}) == ()
-    assert find(MemoryImbalance, run, settings={"minimum_share": 0.24})
-    assert find(MemoryImbalance, run, settings={"minimum_bytes": 11 * GIB}) == ()
+    assert find(changed(MemoryImbalance, {"minimum_share": 0.26}), run) == ()
+    assert find(changed(MemoryImbalance, {"minimum_share": 0.24}), run)
+    assert find(changed(MemoryImbalance, {"minimum_bytes": 11 * GIB}), run) == ()
     # 30 of 40: three quarters.
-    assert find(MemoryImbalance, ranks(40, 30), settings={"used_share": 0.76}) == ()
+    assert find(changed(MemoryImbalance, {"used_share": 0.76}), ranks(40, 30)) == ()

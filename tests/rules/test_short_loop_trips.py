@@ -5,6 +5,7 @@ from tb_perfadvisor.rules.xla.utilization import ShortLoopTrips
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import xla_op
 from tb_perfadvisor.trace import EventKind
+from tests.support.changed_rule import changed
 
 LEGEND = {
     "W": xla_op(
@@ -60,5 +61,5 @@ def test_fires_only_within_the_limits() -> None:
         ("minimum_trips", 10, 11),
         ("minimum_share", 0.99, 1.01),
     ):
-        assert find(ShortLoopTrips, SLOW, legend=LEGEND, settings={name: fires_at})
-        assert find(ShortLoopTrips, SLOW, legend=LEGEND, settings={name: passes_at}) == ()
+        assert find(changed(ShortLoopTrips, {name: fires_at}), SLOW, legend=LEGEND)
+        assert find(changed(ShortLoopTrips, {name: passes_at}), SLOW, legend=LEGEND) == ()

@@ -7,6 +7,7 @@ import pytest
 from tb_perfadvisor.rules.compute.amount_of_work import SmallDecodeBatch
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.trace import Trace
+from tests.support.changed_rule import changed
 from tests.support.server_trace import Served, server_trace
 
 
@@ -59,4 +60,4 @@ def test_just_below_and_just_above_the_limits() -> None:
         ({"maximum_compute_share": 0.08}, 0),
         ({"maximum_compute_share": 0.083}, 1),
     ):
-        assert len(find(SmallDecodeBatch, trace, settings=settings) or ()) == count
+        assert len(find(changed(SmallDecodeBatch, settings), trace) or ()) == count

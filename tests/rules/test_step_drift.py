@@ -7,6 +7,7 @@ from tb_perfadvisor.rules.steps.variation import StepDrift
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms
 from tb_perfadvisor.trace import Trace
+from tests.support.changed_rule import changed
 
 
 def steps(*growth_ms: float) -> Trace:
@@ -48,9 +49,9 @@ def test_falling_step_times_are_left_alone() -> None:
 
 def test_just_below_and_just_above_the_limits() -> None:
     rising = steps(*[0.5 * i for i in range(10)])  # 45 % of the first step
-    assert find(StepDrift, rising, settings={"minimum_growth": 0.46}) == ()
-    assert len(find(StepDrift, rising, settings={"minimum_growth": 0.44}) or ()) == 1
-    assert find(StepDrift, rising, settings={"minimum_steps": 11}) == ()
+    assert find(changed(StepDrift, {"minimum_growth": 0.46}), rising) == ()
+    assert len(find(changed(StepDrift, {"minimum_growth": 0.44}), rising) or ()) == 1
+    assert find(changed(StepDrift, {"minimum_steps": 11}), rising) == ()
 
 
 def test_a_rise_that_cannot_have_lasted_is_chance() -> None:

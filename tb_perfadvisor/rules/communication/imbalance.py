@@ -309,9 +309,8 @@ class ExpertImbalance(Rule):
     needs = (Need.WORK, Need.COLLECTIVES, Need.ALL_RANKS, Need.SENT_SIZES)
     is_preview = False
 
-    minimum_count = Limit(
-        2, "count", "An expert layer exchanges tokens twice; a single all-to-all may be anything."
-    )
+    minimum_count = 2
+    """An expert layer exchanges tokens twice; a single all-to-all may be anything."""
     minimum_share = Limit(
         0.03,
         "share",

@@ -157,13 +157,13 @@ class SmallDecodeBatch(Rule):
     category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.PEAKS)
 
-    minimum_steps = Limit(8, "count", "A line through fewer steps says little.")
+    minimum_steps = 8
+    """A line through fewer steps says little."""
     minimum_fixed_share = Limit(
         0.5, "share", "If most of the step grows with the requests, more of them make it longer."
     )
-    maximum_compute_share = Limit(
-        0.5, "share", "Close to the limit of the arithmetic units, more requests take longer."
-    )
+    maximum_compute_share = 0.5
+    """Close to the limit of the arithmetic units, more requests take longer."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when decode steps hardly depend on their batch."""

@@ -101,9 +101,8 @@ class HostThreadContention(Rule):
     minimum_slowdown = Limit(
         1.5, "ratio", "A launch takes up to 50 % longer if its data is in another core's cache."
     )
-    fewest_launches = Limit(
-        20, "count", "The mean of fewer launches, with or without busy cores, depends on outliers."
-    )
+    fewest_launches = 20
+    """The mean of fewer launches, with or without busy cores, depends on outliers."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when launches are slower while the pipeline is busy."""

@@ -29,9 +29,8 @@ class MemoryImbalance(Rule):
     minimum_bytes = Limit(
         1 << 30, "bytes", "A gibibyte more would seldom change what fits on the other devices."
     )
-    used_share = Limit(
-        0.05, "share", "A device with a twentieth of the highest peak only has a context on it."
-    )
+    used_share = 0.05
+    """A device with a twentieth of the highest peak only has a context on it."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when one device is much fuller than most."""

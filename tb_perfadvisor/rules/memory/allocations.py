@@ -190,16 +190,14 @@ class MemoryGrowth(Rule):
     needs_of_snapshots = (Need.MEMORY_HISTORY,)
     is_preview = False
 
-    minimum_steps = Limit(
-        5, "count", "Caches, workspaces and optimizer state fill in the first two or three steps."
-    )
+    minimum_steps = 5
+    """Caches, workspaces and optimizer state fill in the first two or three steps."""
     minimum_growth = Limit(0.01, "share", "Growth by less than 1 % of the peak is bookkeeping.")
     minimum_bytes = Limit(
         1 << 20, "bytes", "Less than a mebibyte over a few steps may be rounding of block sizes."
     )
-    rising_share = Limit(
-        0.8, "share", "A program that logs every few steps may free a little in some steps."
-    )
+    rising_share = 0.8
+    """A program that logs every few steps may free a little in some steps."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when memory rises with the steps."""

@@ -241,7 +241,8 @@ class StepDrift(Rule):
     category = "steps"
     needs = (Need.WORK, Need.STEPS, Need.SEVERAL_STEPS)
 
-    minimum_steps = Limit(10, "count", "Fewer steps often show a trend by chance.")
+    minimum_steps = 10
+    """Fewer steps often show a trend by chance."""
     minimum_growth = Limit(0.10, "share", "Batches and clocks make steps vary by several percent.")
 
     busy_machine = 0.05

@@ -487,7 +487,8 @@ class ShortLoopTrips(Rule):
     maximum_trip_ns = Limit(
         200, "ns", "An unrolled scan over cells of 8 by 128 numbers takes longer for each trip."
     )
-    minimum_trips = Limit(8, "count", "Fewer trips start within a microsecond or two.")
+    minimum_trips = 8
+    """Fewer trips start within a microsecond or two."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         """Yield a finding when loops of short trips take a good part of the step."""
