@@ -202,3 +202,13 @@ torch/_inductor/config.py, `descriptive_names`."""
 def is_generated(path: str) -> bool:
     """Whether a path, or a frame that begins with one, is of a generated file."""
     return GENERATED_FILE.search(path) is not None
+
+
+_BLOCKING = re.compile(
+    r"^(?:p?poll|select|epoll_wait|read|recv(?:from|msg)?|futex|sem_\w*wait|pthread_cond_\w*wait)$"
+)
+
+
+def blocks_for_others(call: str) -> bool:
+    """Whether a thread waits for another thread or process in a call of the operating system."""
+    return bool(_BLOCKING.match(call))

@@ -29,8 +29,9 @@ _PREFIX: Final = "CUPTI_ACTIVITY_KIND_"
 _WHERE: Final = {"device": "deviceId", "stream": "streamId", "process": "globalPid"}
 _DURING: Final = {"start": "start", "end": "end"}
 # CUpti_ActivityMemcpyKind: source and target of a copy, as Kineto names them.
+HOST_TO_DEVICE: Final = 1
 _COPY_KINDS: Final = {
-    1: ("HtoD", CopyDirection.HOST_TO_DEVICE),
+    HOST_TO_DEVICE: ("HtoD", CopyDirection.HOST_TO_DEVICE),
     2: ("DtoH", CopyDirection.DEVICE_TO_HOST),
     3: ("HtoA", CopyDirection.HOST_TO_DEVICE),
     4: ("AtoH", CopyDirection.DEVICE_TO_HOST),

@@ -24,6 +24,7 @@ from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.input.host_loading import IN_MEMORY, host_loading, loader_in_process
 from tb_perfadvisor.signals.input.input_stages import WORK, InputStages, Stage, input_stages
 from tb_perfadvisor.signals.input.loader_workers import (
+    awaited_workers,
     ends_in_prefetch,
     waiting_fetches,
     workers_to_keep_up,
@@ -92,6 +93,7 @@ class InputStall(Rule):
         is_parallel = has_workers or ends_in_prefetch(signals)
         if is_parallel:
             low_ns = saving_of_doubled_input_rate_ns(stall_ns, attribution.window_ns)
+        workers = awaited_workers(signals)
         prices = host_loading(signals) if loads_itself else None
         # A recorder's totals do not say where the step waits.
         is_sum = not len(rows) or trace.totals is not None
@@ -105,8 +107,11 @@ class InputStall(Rule):
         yield Finding(
             title="Feed the step without making it wait" if on_cpu else "",
             instance=fetch_name(name),
-            summary=f"{subject} {per_step(stall_ns, signals)} for input{where}.",
-            saving=stall_saving(signals, claims, low_ns, prices, is_parallel=is_parallel),
+            summary=f"{subject} {per_step(stall_ns, signals)} for input{where}."
+            + _about_workers(workers),
+            saving=stall_saving(signals, claims, low_ns, prices, is_parallel=is_parallel)
+            if workers is None
+            else _saving_of_workers(signals, claims, low_ns),
             evidence=(
                 costliest("The longest waits", signals.worker, rows, idle),
                 _stages(signals)
@@ -148,6 +153,23 @@ class InputStall(Rule):
         lost_ns = float(np.maximum(beyond_ns[is_other], 0).sum())
         least_share = self.minimum_share - self.recurring_share
         return lost_ns >= least_share * float(length_ns[is_other].sum())
+
+
+def _about_workers(workers: int | None) -> str:
+    """What the rhythm of the waits says of the loader, as a sentence that follows."""
+    if workers is None:
+        return ""
+    late, loader = "each batch is late", "a single worker"
+    if workers > 1:
+        late, loader = f"one batch in {workers} is late", f"a loader with {workers} workers"
+    return f" There it waits for another process: {late}, as from {loader}."
+
+
+def _saving_of_workers(signals: Signals, claims: Intervals, low_ns: int) -> Saving:
+    """What more workers bring, or less work in each. The loop only waits, so all of it can go."""
+    stall_ns = total_ns(claims)
+    fix = (Remove(signals.input_waits),)
+    return Saving(low_ns, stall_ns, stall_ns, claims, "modeled", fix)
 
 
 def _stages(signals: Signals) -> Table | None:

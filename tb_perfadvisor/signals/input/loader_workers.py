@@ -12,9 +12,10 @@ from tb_perfadvisor.machine.facts import Made
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
+from tb_perfadvisor.trace.program import blocks_for_others
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _WAITS_FOR_WORKERS = "_MultiProcessingDataLoaderIter"
@@ -107,7 +108,45 @@ def has_loader_workers(signals: Signals) -> bool:
     """Whether worker processes of a DataLoader make the batches."""
     trace = signals.trace
     names = distinct(trace.events.name[trace.rows(EventKind.INPUT_WAIT)])
-    return any(_WAITS_FOR_WORKERS in trace.strings[name] for name in names.tolist())
+    is_named = any(_WAITS_FOR_WORKERS in trace.strings[name] for name in names.tolist())
+    return is_named or awaited_workers(signals) is not None
+
+
+_LATE_SHARE = 0.5
+"""Of the mean of the longest tenth of waits: a batch that is late for its workers, and not one that
+only takes its time to unpack."""
+
+
+@memoized
+def awaited_workers(signals: Signals) -> int | None:
+    """How many workers make the batches that the launching thread waits for in system calls.
+
+    A loader with k workers hands out k batches at once, and the next are not there yet. So every
+    k-th batch is late. A batch is the first of the copies to the device between two kernels.
+
+    Returns:
+        None if no such call waits for a batch. 1 if each is late, as one worker makes them.
+    """
+    trace, events = signals.trace, signals.trace.events
+    waits = trace.rows(EventKind.INPUT_WAIT)
+    is_call = {
+        name: blocks_for_others(trace.strings[name])
+        for name in distinct(events.name[waits]).tolist()
+    }
+    waits = waits[np.array([is_call[name] for name in events.name[waits].tolist()], dtype=bool)]
+    if not len(waits):
+        return None
+    work = signals.device.rows
+    to_device = trace.copies.row[trace.copies.direction == CopyDirection.HOST_TO_DEVICE]
+    is_copy = np.isin(work, to_device)
+    begins = is_copy & ~np.concatenate(([False], is_copy[:-1]))
+    batches = events.start_ns[work[begins]]
+    place = np.searchsorted(batches, events.end_ns[waits])
+    waited = np.zeros(len(batches) + 1)
+    np.add.at(waited, place, events.duration_ns[waits])
+    longest = np.sort(waited)[-max(len(waits) // 10, 1) :].mean()
+    late = np.flatnonzero(waited[:-1] >= min(_LATE_SHARE * longest, np.median(waited[waited > 0])))
+    return int(np.median(np.diff(late))) if len(late) > 1 else 1
 
 
 _BATCH_NS = 60_000
@@ -199,7 +238,8 @@ def waiting_fetches(signals: Signals) -> WaitingFetches:
     return WaitingFetches(
         rows,
         idle_ns,
-        has_workers=any("MultiProcessing" in name for name in names),
+        has_workers=any("MultiProcessing" in name for name in names)
+        or awaited_workers(signals) is not None,
         is_in_process=bool(names) and all("SingleProcess" in name for name in names),
     )
 

@@ -273,7 +273,8 @@ SIGNS: tuple[Sign, ...] = (
     Sign(
         Part.LOADER_WORKERS,
         (EventKind.INPUT_WAIT,),
-        _at_start(r".*_MultiProcessingDataLoaderIter"),
+        # A thread that waits for its batch in a call of the operating system waits for a process.
+        _at_start(r".*_MultiProcessingDataLoaderIter|(?:p?poll|recvmsg|futex|sem_\w*wait)$"),
     ),
     _frames(Part.LOADER, r"torch/utils/data/dataloader\.py"),
     Sign(
