@@ -30,8 +30,9 @@ _ENGINE = re.compile(r"torch::autograd::Engine::|torch/autograd/(?:__init__|grap
 _OPTIMIZER = re.compile(
     r"(?:torch/optim|deepspeed/runtime|bitsandbytes/optim|torch/distributed/optim)/"
 )
-_CLOSURE = re.compile(r"torch/nn/modules/module\.py |closure\w*$")
-"""What calls a model, and the name by which programs pass forward and backward to an optimizer."""
+_CALLS_MODEL = "torch/nn/modules/module.py"
+_CLOSURE = "closure"
+"""In the names of functions that run forward and backward inside of an optimizer's step."""
 _AUTOCAST = re.compile(r"at::autocast::cached_cast")
 _PYTHON = re.compile(r"\.py$|^<ipython|^/tmp/ipykernel")
 _CALLING = re.compile(r"torch/nn/modules/module\.py$|torch/_dynamo/|torch/utils/_contextlib\.py$")
@@ -117,7 +118,7 @@ def site_of(frames: tuple[Frame, ...]) -> Site:
         file = frame.file.replace("\\", "/")
         if _PYTHON.search(file):
             is_backward |= _ENGINE.search(file) is not None
-            in_closure |= is_backward or _CLOSURE.search(f"{file} {frame.function}") is not None
+            in_closure |= is_backward or file.endswith(_CALLS_MODEL) or _CLOSURE in frame.function
             is_optimizer |= not in_closure and _OPTIMIZER.search(file) is not None
             makes_weights |= _MAKERS.match(frame.function) is not None
             if not _CALLING.search(file):
