@@ -68,9 +68,8 @@ class ChangeModel(Struct, frozen=True):
 
         What explains a finding adds nothing to it, and without it saves at most what it saves.
 
-        Args:
-            chosen: The places of their findings in the report.
-            measured: What counts in place of what was predicted.
+        `chosen` are the places of their findings in the report. What was `measured` counts in place
+        of what was predicted.
         """
         changes = list(self.changes)
         for each in measured:

@@ -210,9 +210,6 @@ def agreeing(findings: Sequence[RankedFinding]) -> tuple[RankedFinding, ...]:
 
     The refining finding knows more, so the general one drops what contradicts it, unless it would
     be left without a remedy.
-
-    Args:
-        findings: As `rank` returns them.
     """
     proposed: dict[str, dict[str, set[str]]] = {}
     for ranked in findings:
@@ -228,9 +225,7 @@ def agreeing(findings: Sequence[RankedFinding]) -> tuple[RankedFinding, ...]:
 def _without_contradictions(ranked: RankedFinding, proposed: dict[str, set[str]]) -> RankedFinding:
     """A finding without remedies for the proposed changes that have other code.
 
-    Args:
-        ranked: The general finding.
-        proposed: For each change, the code that the refining findings propose.
+    `proposed` has, for each change, the code that the refining findings propose.
     """
     remedies = ranked.finding.remedies
     kept = tuple(
@@ -252,9 +247,6 @@ def blind_spot(outcomes: Sequence[RuleOutcome]) -> BlindSpot | None:
     """Why most checks could not run; None if at least a third of them did.
 
     Checks that cannot concern the program, or that no recorder allows, do not count.
-
-    Args:
-        outcomes: Of all rules.
     """
     looked = sum(outcome.status in ("found", "passed") for outcome in outcomes)
     unseen = [outcome for outcome in outcomes if outcome.lacks_recording]

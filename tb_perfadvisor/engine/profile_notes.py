@@ -76,12 +76,7 @@ _FRONT_END = Note(
 
 
 def profile_notes(signals: Signals, *, starts_up: bool = False) -> tuple[Note, ...]:
-    """Notes on a profile: first those of its reader, last those on other workers' files.
-
-    Args:
-        signals: Of the reference worker.
-        starts_up: Whether the profile shows a program that starts up.
-    """
+    """Notes on a profile: first those of its reader, last those on other workers' files."""
     if is_only_log(signals):
         return (*signals.trace.notes, _ONLY_LOG, *_on_other_workers(signals))
     if signals.device.index is None and workload(signals).has(Part.FRONT_END):

@@ -64,10 +64,7 @@ _SEVERITY = {"high": 0, "medium": 1, "low": 2}
 def severity_of(saving: Saving, window_ns: int, steps: Steps | None = None) -> Severity:
     """Severity by the expected share of the step, one degree lower if that is not sure.
 
-    Args:
-        saving: Totals over the window.
-        window_ns: Length of the window.
-        steps: The steps of the window; their variation tells how certain the share is.
+    The saving is a total over the window.
     """
     usual = _severity_by_share(saving.expected_ns, window_ns)
     if saving.low_ns < SURE_SHARE * saving.expected_ns:

@@ -28,13 +28,7 @@ class Moment(Struct, frozen=True):
 
 
 def moment(processes: Collection[int], cores: Iterable[int], proc: Path = PROC) -> Moment | None:
-    """What the cores and the processes of a program have done so far; None if no file tells.
-
-    Args:
-        processes: The program's.
-        cores: The cores.
-        proc: Where the kernel tells.
-    """
+    """What the cores and the processes of a program have done so far; None if no file tells."""
     names = {f"cpu{core}" for core in cores}
     busy = whole = 0.0
     try:

@@ -46,13 +46,7 @@ _LATEST_UNIX_NS = 1 << 62
 
 
 def build_report(analysis: Analysis, config: Config, progress: Progress | None = None) -> Report:
-    """Build the report of an analysis.
-
-    Args:
-        analysis: Of one capture.
-        config: Whether to include views and timelines.
-        progress: Called with the stage and the share that is done (0-1).
-    """
+    """Build the report of an analysis."""
     if progress is not None:
         progress("writing the report", 0.9)
     signals = analysis.signals

@@ -20,9 +20,7 @@ MAX_POINTS = 500
 def encode_evidence(evidence: source.Evidence, workers: Mapping[int, Signals]) -> model.Evidence:
     """Encode one piece of evidence.
 
-    Args:
-        evidence: As a rule gave it.
-        workers: Signals of the workers, by their index in the run.
+    `workers` are in the order of the run.
     """
     if isinstance(evidence, source.Events):
         signals = workers[evidence.worker]

@@ -27,11 +27,7 @@ def key_numbers(
 ) -> list[model.KeyNumber]:
     """The key numbers of a report.
 
-    Args:
-        overview: Of the reference worker.
-        steps: Of the reference worker.
-        on_device: Whether the program used a device, even if its events are missing.
-        ranks: How many ranks the program has.
+    `on_device` holds for a program that used a device, even if its events are missing.
     """
     of = "step time" if overview.steps else "the profile"
     return [
@@ -386,13 +382,7 @@ def make_caption(
 ) -> str:
     """Say what was profiled: `PyTorch, training · DDP · NVIDIA A100 · rank 1 of 2 · 3 steps`.
 
-    Args:
-        framework: As in the report.
-        workload: As in the report.
-        workers: All that were recorded.
-        reference_worker: Index of the one whose numbers the report shows.
-        world_size: How many ranks the program has; None when unknown.
-        steps: Those of the reference worker.
+    `world_size` is None when unknown.
     """
     worker = workers[reference_worker]
     parts = [
@@ -541,12 +531,7 @@ def snapshot_numbers(signals: Signals) -> list[model.KeyNumber]:
 
 
 def snapshot_caption(program: str, signals: Signals) -> str:
-    """`PyTorch, training · memory snapshot · 5,163 events`.
-
-    Args:
-        program: The framework and what the program does.
-        signals: Of the reference worker.
-    """
+    """`PyTorch, training · memory snapshot · 5,163 events`."""
     snapshot = signals.trace.snapshot
     events = len(snapshot.events) if snapshot is not None else 0
     history = f"{events:,} event{'' if events == 1 else 's'}" if events else "no history"

@@ -41,9 +41,6 @@ def page_of(
 ) -> Page:
     """The tab's page with some reports.
 
-    Args:
-        reports: What to show.
-        rejected: Files that were not read.
-        height: Height of the frame, in pixels.
+    `height` is in pixels.
     """
     return Page(render(document(reports, rejected), "html"), height)

@@ -270,13 +270,7 @@ class Graph(Struct, frozen=True):
 
 
 def build_graph(trace: Trace, program: Program, waits: WaitEdges) -> Graph:
-    """The graph of a program's window.
-
-    Args:
-        trace: The trace.
-        program: The pieces of its window.
-        waits: The edges into its waits.
-    """
+    """The graph of a program's window."""
     work = device_delays(trace, program)
     nodes = _Nodes(trace, program, waits)
     edges = [
@@ -334,9 +328,7 @@ def _followed(nodes: _Nodes, edges: _Columns, host_edges: Int32, tails: int) -> 
 def _spans(parts: list[_Columns], order: Int32) -> Stretches:
     """The spans of those edges that have one.
 
-    Args:
-        parts: Edges by kind; some kinds have spans.
-        order: The position of each edge of the graph among the edges of all parts.
+    `order` has the position of each edge of the graph among the edges of all parts.
     """
     begins = np.cumsum([0, *(len(part["source"]) for part in parts)])
     place = np.full(begins[-1], -1, dtype=np.int32)

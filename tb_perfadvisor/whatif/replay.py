@@ -107,13 +107,7 @@ def remove_time(graph: Graph, intervals: Intervals) -> RemovedTime:
 def replay(graph: Graph, fixes: Sequence[Fix] = (), removed: RemovedTime | None = None) -> int:
     """Compute how long a window takes with some fixes applied, in nanoseconds.
 
-    Args:
-        graph: What was recorded.
-        fixes: What to change.
-        removed: Time that is removed as well.
-
-    Returns:
-        From one end of the window to the next; for a single run, from its start to its end.
+    That is from one end of the window to the next; for a single run, from its start to its end.
     """
     edges = _Edges(
         graph.source,
@@ -162,9 +156,7 @@ def _leading(graph: Graph, edges: _Edges) -> Int32:
 def _last_nodes(chain: Int32, count: int) -> tuple[Int64, Int64]:
     """The chains that have nodes, and the last node of each.
 
-    Args:
-        chain: The chain of each node, shape (nodes,).
-        count: Number of chains.
+    `chain` has the chain of each node.
     """
     last = np.full(count, -1, dtype=np.int64)
     last[chain] = np.arange(len(chain))

@@ -34,11 +34,8 @@ def turn_taking(
 ) -> tuple[tuple[int, ...], ...]:
     """Split tracks into lines of host work.
 
-    Args:
-        trace: The trace.
-        tracks: First that of the thread that runs the steps, then those with the most launches.
-        start_ns: Start of the window.
-        end_ns: End of the window.
+    The first track is that of the thread that runs the steps; then come those with the most
+    launches.
     """
     active = _activity(trace, tracks, start_ns, end_ns)
     left = list(tracks)

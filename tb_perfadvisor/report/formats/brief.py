@@ -138,9 +138,7 @@ class BriefDocument(msgspec.Struct, frozen=True, kw_only=True):
 def render_brief(document: model.Document, path: str = _ANY_PATH) -> str:
     """The document as JSON of at most `MAX_BYTES` bytes, the largest texts shortened.
 
-    Args:
-        document: The reports.
-        path: What the user analyzed, for the commands that show more.
+    `path` is what the user analyzed, for the commands that show more.
     """
     many = len(document.reports) > 1
     for length, snippets, findings, captures in _SIZES:
@@ -173,13 +171,8 @@ def make_brief(
 ) -> BriefReport:
     """The short form of one report.
 
-    Args:
-        report: The report.
-        path: What was analyzed, for the commands that show more.
-        length: The most characters of a text.
-        with_snippets: Whether to show the code to write.
-        most_findings: How many findings to show; the one to begin with is among them.
-        is_one_of_many: Whether the commands must name the run.
+    A text has at most `length` characters. The finding to begin with is among the `most_findings`
+    that are shown. If it is one of many, the commands name the run.
     """
     command = f"perfadvisor analyze {path_word(path)}"
     if is_one_of_many and 0 < len(report.run) <= _MAX_PATH:

@@ -39,14 +39,8 @@ def find_lanes(start_ns: Int64, end_ns: Int64, parent: Int32, track: Int32) -> I
     Events that overlap without one inside the other, such as asynchronous spans, get lanes of their
     own on their track.
 
-    Args:
-        start_ns: Sorted, longest first on ties; shape (n,).
-        end_ns: Shape (n,).
-        parent: The event that encloses each one on its track; -1 for none.
-        track: Shape (n,).
-
-    Returns:
-        Shape (n,), from 0.
+    All columns have shape (n,). Events are sorted by start, longest first on ties. `parent` is the
+    event that encloses each one on its track, or -1. Lanes count from 0.
     """
     lane: Int32 = depths(parent)
     order = np.lexsort((start_ns, lane, track))
@@ -146,11 +140,7 @@ def collect_events(
 ) -> TimelineEvents:
     """Collect what the timeline of a capture shows.
 
-    Args:
-        signals: The reference worker.
-        claims: The time that each of the report's findings claims.
-        max_events: How many events of the reference worker to keep; of others, half as many at
-            most.
+    It keeps at most `max_events` of the reference worker, and half as many of each other one.
     """
     texts = _Texts()
     shift_ns = _shifts(signals)

@@ -154,11 +154,8 @@ def _groups(
 ) -> list[KernelGroup]:
     """Kernels by a label, the costliest group first.
 
-    Args:
-        trace: The trace.
-        rows: Executions of kernels, shape (n,).
-        duration_ns: Their time in the window, shape (n,).
-        label: Of each execution, an index into names; -1 if it is unknown.
+    `rows` are executions with their time in the window, and `label` has an index into names, or
+    -1; all of shape (n,).
     """
     index, names = label
     labels, group = unique_inverse(index)
@@ -200,12 +197,8 @@ def _point(
 ) -> KernelPoint:
     """One group of executions.
 
-    Args:
-        signals: The worker's facts.
-        slot_of: The row of the `KernelTable` of each event, -1 for none; shape (events,).
-        entry: Entries of the roofline, shape (n,).
-        total_ns: Their time in the window.
-        all_ns: The time of all kernels in the window.
+    `slot_of` has the row of the `KernelTable` of each event, or -1. `total_ns` is the time of the
+    entries in the window, and `all_ns` that of all kernels.
     """
     found = roofline(signals)
     trace, table = signals.trace, signals.trace.kernels

@@ -126,9 +126,7 @@ def _decode_device_ns(steps: ServerSteps) -> float:
 def describe_floor(floor: DecodeFloor | None, device_ns: float) -> str:
     """The floor of decode steps in words; empty without such steps.
 
-    Args:
-        floor: Of the steps.
-        device_ns: What they take on the device, on average.
+    `device_ns` is what they take on the device, on average.
     """
     if floor is None:
         return ""
