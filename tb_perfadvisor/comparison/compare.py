@@ -49,12 +49,7 @@ _STRIKING = 0.05
 
 
 def compare_facts(base: RunFacts, targets: Sequence[RunFacts]) -> model.Comparison:
-    """Compare runs with a base.
-
-    Args:
-        base: The run to compare with.
-        targets: The runs to compare, in the order of the result.
-    """
+    """Compare runs with a base."""
     compared = [_compare_two(base, target) for target in targets]
     return model.Comparison(
         base=as_run(base), targets=compared, scaling_course=scaling_course(compared)

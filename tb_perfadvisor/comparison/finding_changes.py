@@ -57,9 +57,8 @@ class Claim(Struct, frozen=True):
 def credit(claims: Sequence[Claim], change_ns: Mapping[str, int]) -> dict[str, int]:
     """How much time each finding is credited with, negative if its causes take more than before.
 
-    Args:
-        claims: The findings of the base, each of another rule, the best one first.
-        change_ns: The change of each cause, per step; less time is negative.
+    Claims are findings of the base, each of another rule, the best one first. Changes are per step;
+    less time is negative.
     """
     left_ns = {group: -change for group, change in _by_group(change_ns).items()}
     groups = {claim.rule_id: set(map(_group, claim.causes)) & set(left_ns) for claim in claims}
@@ -128,11 +127,7 @@ def finding_changes(
 ) -> list[model.FindingChange]:
     """Compare the findings: first those of the base, then new ones of the target.
 
-    Args:
-        base: The base.
-        target: The target.
-        counts: The number of steps of each.
-        change_ns: The change of each cause, per step.
+    `counts` are the steps of each. Changes are per step, by cause.
     """
     before, after = comparable_findings(base.findings), comparable_findings(target.findings)
     changes = [
@@ -277,12 +272,7 @@ def highest_severity(findings: _Findings) -> Severity | None:
 
 
 def saving_per_step(findings: _Findings, count: int) -> model.PredictedSaving | None:
-    """What the findings of a rule save together, per step; None without a saving.
-
-    Args:
-        findings: Their savings are totals.
-        count: The number of steps.
-    """
+    """What the findings of a rule save together, per step; None without a saving."""
     savings = [finding.saving for finding in findings if finding.saving is not None]
     if not savings:
         return None

@@ -36,9 +36,7 @@ def finding_histories(
 ) -> list[FindingHistory]:
     """The history of each finding, those that the latest recordings have first.
 
-    Args:
-        recordings: The oldest first.
-        compare: Compares two of them, by the indices of base and target.
+    `compare` compares two recordings, by the indices of base and target.
     """
     found = [comparable_findings(facts.findings) for facts in recordings]
     rules = dict.fromkeys(rule for findings in reversed(found) for rule in findings)
@@ -111,10 +109,7 @@ def make_history(
 ) -> History:
     """The time line of some recordings.
 
-    Args:
-        name: Of the run.
-        recordings: The oldest first.
-        moments: Of each recording; by default unknown.
+    Recordings are sorted, the oldest first.
     """
 
     @cache

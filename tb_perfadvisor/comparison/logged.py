@@ -61,10 +61,7 @@ class LoggedRun(msgspec.Struct, frozen=True, kw_only=True):
 def logged_run(place: str, scalars: RunScalars, recorded: RecordedInfo | None) -> LoggedRun | None:
     """What a comparison needs of a run; None if it logged too little.
 
-    Args:
-        place: Where its event files are.
-        scalars: All that it logged.
-        recorded: When the profile was recorded that is compared; those steps do not count.
+    Steps while the profile was `recorded` do not count.
     """
     progress = find_progress(scalars.series)
     if progress is None or progress.is_per_epoch:
@@ -95,13 +92,7 @@ def logged_run(place: str, scalars: RunScalars, recorded: RecordedInfo | None) -
 def with_logged(
     comparison: model.Comparison, base: LoggedRun | None, targets: list[LoggedRun | None]
 ) -> model.Comparison:
-    """Add what scalars say to a comparison of profiles.
-
-    Args:
-        comparison: Of the profiles.
-        base: The base's run, if it logged scalars.
-        targets: Those of the targets, in their order.
-    """
+    """Add what scalars say to a comparison of profiles."""
     if base is None:
         return comparison
     compared = [

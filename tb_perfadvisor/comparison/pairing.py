@@ -46,12 +46,7 @@ class Group(Struct, frozen=True):
 
 
 def place_of(root: str, run: str) -> tuple[str, ...]:
-    """The parts of the path of a run.
-
-    Args:
-        root: Of the listing.
-        run: Relative to the root.
-    """
+    """The parts of the path of a run."""
     path = root.split("://", 1)[-1] if is_url(root) else os.path.abspath(root)  # noqa: PTH100
     below = () if run == "." else tuple(run.split("/"))
     return (*(printable_name(part) for part in re.split(r"[/\\]", path) if part), *below)
@@ -100,9 +95,7 @@ def pair(base: Listing, targets: Sequence[Listing]) -> tuple[tuple[Group, ...], 
 def distinct_names(places: Sequence[tuple[str, ...]], sessions: Sequence[str]) -> list[str]:
     """The shortest names that distinguish runs: the end of each path, as long as needed.
 
-    Args:
-        places: The parts of each run's path.
-        sessions: Each run's session, which distinguishes runs with the same path.
+    A session distinguishes runs with the same path.
     """
     distinct = set(places)
     length = 1

@@ -187,12 +187,7 @@ def of_first_steps(facts: RunFacts, count: int) -> RunFacts:
 
 
 def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:
-    """The facts of an analyzed run.
-
-    Args:
-        analysis: Of the run.
-        report: Built from the analysis.
-    """
+    """The facts of an analyzed run."""
     signals, overview = analysis.signals, report.overview
     return RunFacts(
         id=report.id,

@@ -122,23 +122,13 @@ def profile_name(place: str, session: str, run: str) -> str:
     """What a profile is called among others of a run.
 
     Files named by rank have the same name in each directory: `iteration_10/rank0_trace`.
-
-    Args:
-        place: The run of its capture.
-        session: Its session.
-        run: The run that it belongs to.
     """
     is_clear = place == run or is_dated(session.partition(".")[0])
     return session if is_clear else f"{place.rpartition('/')[2]}/{session}"
 
 
 def profile_of(report: model.Report, run: str) -> Profile | None:
-    """When a profile was recorded, and its step time; None if it does not tell when.
-
-    Args:
-        report: Of the profile.
-        run: The run that it belongs to.
-    """
+    """When a profile was recorded, and its step time; None if it does not tell when."""
     if report.recorded is None:
         return None
     return Profile(
@@ -168,14 +158,7 @@ def devices_of(report: model.Report) -> int | None:
 def whole_run_of(
     report: model.Report, run: str, training: Training, options: RunOptions
 ) -> model.WholeRunInfo | None:
-    """What a run says about the steps of one of its profiles; None if it logged nothing around it.
-
-    Args:
-        report: Of the profile.
-        run: The run's name.
-        training: What its scalars say, with its profiles.
-        options: What the user said about it.
-    """
+    """What a run says of the steps of one of its profiles; None if it logged nothing around it."""
     recording = next(
         (found for found in training.recordings if found.capture_id == report.id), None
     )

@@ -47,8 +47,7 @@ NO_LIMITS = Limits(math.inf, 0)
 def limits_from_environment(warn: Callable[[str], None]) -> Limits:
     """The limits set by the environment, or the defaults.
 
-    Args:
-        warn: Called with a sentence about a variable that is ignored.
+    `warn` is called with a sentence about a variable that is ignored.
     """
     time_s = _positive(TIME_LIMIT_VARIABLE, warn) or DEFAULT_TIME_LIMIT_S
     time_s = min(time_s, threading.TIMEOUT_MAX)
@@ -59,12 +58,7 @@ def limits_from_environment(warn: Callable[[str], None]) -> Limits:
 
 
 def within_machine(memory_bytes: int, processes: int = 1) -> int:
-    """The memory limit, or less if several processes together would exceed the machine's.
-
-    Args:
-        memory_bytes: The limit of each process.
-        processes: How many run at the same time.
-    """
+    """The memory limit, or less if several processes together would exceed the machine's."""
     total_bytes = _machine_memory_bytes()
     if total_bytes is None:
         return memory_bytes
@@ -99,8 +93,7 @@ def time_limit(limit_s: float) -> Iterator[None]:
     It has no effect outside of the main thread, nor on Windows, where nothing interrupts a
     calculation.
 
-    Args:
-        limit_s: Wall-clock time; infinite for no limit.
+    The limit is wall-clock time, and may be infinite.
 
     Raises:
         TimeLimitError: When the time is over.

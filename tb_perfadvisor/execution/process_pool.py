@@ -27,10 +27,6 @@ T = TypeVar("T")
 def open_pool(workers: int, limits: Limits = NO_LIMITS) -> Iterator[Executor]:
     """Processes that are spawned, since a fork of a process with threads can hang.
 
-    Args:
-        workers: How many.
-        limits: The limits of each task.
-
     Raises:
         ImportError: If the system has no semaphores.
         OSError: If it gives none, as without a writable /dev/shm, or too few file descriptors.

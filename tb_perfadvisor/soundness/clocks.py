@@ -42,9 +42,7 @@ _IDLE_NS = 10_000
 def on_one_clock(trace: Trace, work: Int32) -> tuple[Trace, int]:
     """The trace with device events on the host's clock, and by how much they were moved at most.
 
-    Args:
-        trace: The trace.
-        work: Events on streams, by start.
+    `work` has the events on streams, by start.
     """
     events, device_of = trace.events, trace.tracks.device
     linked = work[events.launched_by[work] >= 0]
@@ -71,10 +69,8 @@ def on_one_clock(trace: Trace, work: Int32) -> tuple[Trace, int]:
 def _shift_ns(trace: Trace, rows: Int32, until_ns: Int64) -> int:
     """By how much the clock of a device is ahead of the host's; 0 if it is not.
 
-    Args:
-        trace: The trace.
-        rows: Events of one device whose launches are known, by start.
-        until_ns: When calls that waited for them returned.
+    `rows` are events of one device whose launches are known, by start. Calls that waited for them
+    returned at `until_ns`.
     """
     events = trace.events
     lag_ns = events.start_ns[rows] - events.start_ns[events.launched_by[rows]]

@@ -95,9 +95,7 @@ def _without_unlinked(trace: Trace, launches: Int32, unlinked: Int32) -> Int32:
 def with_lost_work(trace: Trace, work: Int32) -> Soundness:
     """When the device worked, or may have worked, on something that was not recorded.
 
-    Args:
-        trace: The trace.
-        work: Events on streams, by start.
+    `work` has the events on streams, by start.
     """
     events = trace.events
     busy = union(events.start_ns[work], events.end_ns[work])
@@ -127,11 +125,8 @@ def with_lost_work(trace: Trace, work: Int32) -> Soundness:
 def _holes(trace: Trace, work: Int32, launches: Int32, waited_ns: Int64) -> Intervals:
     """When lost work may have run: between what was launched before and after it.
 
-    Args:
-        trace: The trace.
-        work: Events on streams, by start.
-        launches: Whose events are missing, by start.
-        waited_ns: When calls returned that waited for such work, in order.
+    `work` has the events on streams and `launches` those whose events are missing, both by start.
+    Calls that waited for such work returned at `waited_ns`, in order.
     """
     events = trace.events
     linked = work[events.launched_by[work] >= 0]

@@ -38,9 +38,7 @@ more."""
 def one_after_another(trace: Trace, work: Int32) -> tuple[Trace, int, int]:
     """The trace with possible ends, how many events were shortened, and their time now.
 
-    Args:
-        trace: The trace.
-        work: Events on streams, by start.
+    `work` has the events on streams, by start.
     """
     events = trace.events
     end_ns = events.end_ns[work].copy()

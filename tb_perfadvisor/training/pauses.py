@@ -44,9 +44,7 @@ def find_regimes(progress: Progress, is_usual: NDArray[np.bool_]) -> tuple[Regim
 
     Steps that become slower little by little are one part.
 
-    Args:
-        progress: The run's intervals.
-        is_usual: Which of them are not longer than those around them.
+    `is_usual` tells which intervals are not longer than those around them.
     """
     rows = np.flatnonzero(is_usual)
     if not len(rows):
@@ -78,9 +76,7 @@ def _regime(progress: Progress, begin: int, end: int, step_ns: float) -> Regime:
 def _changes(values: Float64, offset: int = 0) -> Iterator[int]:
     """Where the mean changes from one value to the next, by binary segmentation.
 
-    Args:
-        values: Times per step, in order.
-        offset: Of the first value.
+    `values` are times per step, in order; `offset` is the place of the first.
     """
     if len(values) < 2 * _SHORTEST:
         return
@@ -184,10 +180,8 @@ def find_delays(
 ) -> tuple[Delay, ...]:
     """What cost time beyond the usual steps, the costliest first.
 
-    Args:
-        progress: The run's intervals.
-        series: All scalars of the run, which show when it evaluated its model.
-        recordings: Start and end of each profile, in Unix time.
+    `series` shows when the run evaluated its model. `recordings` has start and end of each profile,
+    in Unix time.
     """
     excess_ns = progress.elapsed_ns - local_steps_ns(progress) * progress.steps
     reasons = find_long_intervals(progress, series, recordings)
@@ -212,10 +206,7 @@ def find_long_intervals(
 ) -> dict[Reason, NDArray[np.intp]]:
     """Intervals in which steps took much longer than usual, by reason; each has one reason.
 
-    Args:
-        progress: The run's intervals.
-        series: All scalars of the run, which show when it evaluated its model.
-        recordings: Start and end of each profile, in Unix time.
+    Arguments are those of `find_delays`.
     """
     is_long = ~is_usual_interval(progress)
     started = int(np.argmin(np.append(is_long, False)))  # long intervals at the very beginning
@@ -246,10 +237,7 @@ def usual_steps_around(progress: Progress, start_ns: int, end_ns: int) -> UsualS
 
     A run may change its speed, so that its median over days says little about one moment.
 
-    Args:
-        progress: The run's intervals.
-        start_ns: Start of the span, in Unix time.
-        end_ns: Its end.
+    Start and end of the span are in Unix time.
     """
     inside = overlaps(progress, start_ns, end_ns)
     if not inside.any():
@@ -268,9 +256,6 @@ def local_steps_ns(progress: Progress) -> Float64:
     """Usual time per step at each interval: the median of those around it; shape (intervals,).
 
     A run that became slower for good does not pause from then on.
-
-    Args:
-        progress: The run's intervals.
     """
     per_step_ns = progress.per_step_ns
     width = min(2 * _NEIGHBORS + 1, len(progress))
@@ -291,9 +276,6 @@ def is_usual_interval(progress: Progress) -> NDArray[np.bool_]:
     """Which intervals took hardly longer than those around them; shape (intervals,).
 
     Which profiles are known plays no part: numbers must not change when one more is analyzed.
-
-    Args:
-        progress: The run's intervals.
     """
     ratio = progress.per_step_ns / np.maximum(local_steps_ns(progress), 1)
     deviation = _TO_DEVIATION * float(np.median(np.abs(ratio - 1)))

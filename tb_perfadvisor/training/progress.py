@@ -109,10 +109,7 @@ def _restarts(
 ) -> tuple[Restart, ...]:
     """The restarts between the first step forward and the last.
 
-    Args:
-        points: Of a tag.
-        back: Points after which the run went back.
-        forward: Points after which it advanced.
+    After points in `back` the run went back, after those in `forward` it advanced.
     """
     if len(forward):
         back = back[(back > forward[0]) & (back < forward[-1])]

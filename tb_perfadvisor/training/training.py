@@ -103,12 +103,7 @@ class Profile(Struct, frozen=True):
 
 
 def describe_training(scalars: RunScalars, profiles: Sequence[Profile] = ()) -> Training | None:
-    """The speed of a run; None if it logged nothing from which that follows.
-
-    Args:
-        scalars: Of the run.
-        profiles: Recorded during the run.
-    """
+    """The speed of a run; None if it logged nothing from which that follows."""
     progress = find_progress(scalars.series)
     if progress is None:
         return None
