@@ -134,6 +134,7 @@ generated: $(VENV)/.dev frontend-deps
 	$(BIN)/python scripts/schema.py --check
 	$(BIN)/python scripts/proofs.py --check
 	$(BIN)/python scripts/causes.py --check
+	$(BIN)/python scripts/signals_page.py --check
 	$(BIN)/python -m scripts.bombs --check
 	$(NPM) run --silent types -- --check
 
