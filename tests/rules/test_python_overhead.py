@@ -13,7 +13,7 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.machine.facts import Facts, Line, Lines, Load
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.rules.evidence.host import host_code_table
-from tb_perfadvisor.rules.finding import Column
+from tb_perfadvisor.rules.finding import Column, Table
 from tb_perfadvisor.rules.launch.host_work import PythonOverhead
 from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.signals.host.call_tree import SelfTime
@@ -378,3 +378,24 @@ def test_a_function_of_the_user_keeps_its_advice() -> None:
     assert finding.summary.endswith("mostly in train.py:7 prepare.")
     assert [place.file for place in finding.places] == ["train.py"]
     assert not any("cpp_wrapper" in (remedy.snippet or "") for remedy in finding.remedies)
+
+
+def test_time_without_a_name_has_a_finding_although_it_is_no_recurring_stall() -> None:
+    # In one of three steps the host is silent for 8 of 30 ms: nothing tells why.
+    trace = """
+        cell 1ms
+        step   |..........|..........|..........|
+        main   |oooooooooo|o........o|oooooooooo|
+        gpu 7  |KKKKKKKKKK|K........K|KKKKKKKKKK|
+    """
+    (finding,) = find(PythonOverhead, trace) or ()
+    assert (finding.saving, finding.title) == (None, "Record what the host does in the long gaps")
+    table = finding.evidence[0]
+    assert isinstance(table, Table)
+    ((after, before, count, idle_ns),) = table.rows
+    assert (after, before) == ("ampere_sgemm", "ampere_sgemm")
+    assert (count, idle_ns) == (1, 8_000_000)
+    # 3 of 30 ms are a tenth, and no more.
+    shorter = trace.replace("o........o", "o...oooooo").replace("K........K", "K...KKKKKK")
+    assert find(PythonOverhead, shorter) == ()
+    assert "waits for its next batch" not in finding.summary

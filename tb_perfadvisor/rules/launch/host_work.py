@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -31,7 +32,7 @@ from tb_perfadvisor.rules.evidence.tables import (
     server_phases,
     step_loops,
 )
-from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, costliest
+from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity
 from tb_perfadvisor.signals.host.call_tree import SelfTime, self_time
@@ -56,7 +57,7 @@ from tb_perfadvisor.signals.launch.delays import (
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.steps.around_steps import evaluation_between_steps, work_between_steps
 from tb_perfadvisor.signals.workload.workload import Part, workload
-from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
@@ -104,8 +105,38 @@ class PythonOverhead(Rule):
         "them there are about 20 microseconds of Python, after a backward pass up to 200.",
     )
 
+    nameless_share = 0.1
+    """Of the steps: less than a tenth without a name does not hide what decides the step."""
+
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when most steps have long stretches of host code."""
+        """Yield a finding when most steps have long stretches of host code, or much is nameless."""
+        found = tuple(self._of_host_code(signals))
+        yield from found or self._of_nameless_time(signals)
+
+    def _of_nameless_time(self, signals: Signals) -> Iterable[Finding]:
+        """Time in long gaps that nothing explains, though it is no stall that recurs."""
+        attribution = signals.attribution
+        _, gaps = short_and_long_gaps(attribution.idle, self.minimum_stall_ns)
+        unowned = idle_without(signals, *OVERRIDING, *STALLING, IdleOwner.SLOW_LAUNCH)
+        stretches = intersect(intersect(attribution.intervals[Cause.UNEXPLAINED], gaps), unowned)
+        total = total_ns(stretches)
+        if signals.device.is_host_only or total <= self.nameless_share * attribution.window_ns:
+            return
+        yield Finding(
+            title=_NAMELESS,
+            summary=(
+                f"Nothing in the profile tells what the host does during {per_step(total, signals)}"
+                f" in which the device idles.{_about_batches(signals, stretches)}"
+            ),
+            saving=None,
+            evidence=(
+                _between_events(signals, stretches),
+                longest_stretch("Longest stretch", signals, stretches, "no events"),
+            ),
+            remedies=advise("record-host-code", "load-ahead"),
+        )
+
+    def _of_host_code(self, signals: Signals) -> Iterable[Finding]:
         attribution = signals.attribution
         is_recorded = records_all_operators(signals)
         usual_ns = self.minimum_python_ns if is_recorded else self.minimum_stall_ns
@@ -170,6 +201,49 @@ class PythonOverhead(Rule):
             evidence=_python_evidence(signals, claims, total - recorded_ns, host_code),
             remedies=advise(*_first_advice(function, is_nameless), *first, *_ADVICE),
         )
+
+
+def _about_batches(signals: Signals, stretches: Intervals) -> str:
+    """A sentence that follows, if most of the time ends in copies to the device, as input does."""
+    idle, copies = signals.attribution.idle, signals.trace.copies
+    to_device = copies.row[copies.direction == CopyDirection.HOST_TO_DEVICE]
+    gap = np.searchsorted(idle.start_ns, stretches[:, 0], side="right") - 1
+    ends_in_copy = np.isin(idle.next_row[gap], to_device)
+    batches = total_ns(stretches[ends_in_copy])
+    if 2 * batches < total_ns(stretches):
+        return ""
+    return (
+        f" {format_share(batches / total_ns(stretches))} of that ends in a copy to the device, as "
+        "where a loop waits for its next batch."
+    )
+
+
+def _between_events(signals: Signals, stretches: Intervals) -> Table:
+    """Between which device events the stretches lie, the costliest places first."""
+    trace, rows, idle = signals.trace, signals.device.rows, signals.attribution.idle
+    gap = np.searchsorted(idle.start_ns, stretches[:, 0], side="right") - 1
+    order = np.argsort(trace.events.end_ns[rows], kind="stable")
+    ended = np.searchsorted(trace.events.end_ns[rows][order], idle.start_ns[gap], side="right") - 1
+    places: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for (start, end), before, after in zip(
+        stretches.tolist(), ended.tolist(), idle.next_row[gap].tolist(), strict=True
+    ):
+        first = short_name(trace.name(int(rows[order[before]]))) if before >= 0 else "the start"
+        last = short_name(trace.name(after)) if after >= 0 else "the end"
+        places[first, last].append(end - start)
+    costliest_first = sorted(places.items(), key=lambda item: (-sum(item[1]), item[0]))
+    return Table(
+        "Where nothing is recorded",
+        (
+            Column("after", "After"),
+            Column("before", "Before"),
+            Column("count", "Count", "count"),
+            Column("idle_ns", "Device idle", "ns"),
+        ),
+        tuple(
+            (after, before, len(times), sum(times)) for (after, before), times in costliest_first
+        ),
+    )
 
 
 def _title(function: BusyFunction | None, is_nameless: bool, is_in_wrapper: bool) -> str:
