@@ -105,14 +105,10 @@ class Assembler:
     ) -> Int32:
         """Add events and return their provisional ids; scalars apply to all of them.
 
-        Args:
-            start_ns: Shape (n,), on any clock; the earliest start becomes 0.
-            duration_ns: Shape (n,), not negative.
-            kind: `EventKind`.
-            name: Index from `intern`.
-            track: Row from `add_track`.
-            step: The number of a step marker.
-            correlation: Links runtime calls to the device events that they launched.
+        Times have shape (n,) and are on any clock: the earliest start becomes 0. Durations are not
+        negative. `kind` is an `EventKind`, `name` comes from `intern`, and `track` from
+        `add_track`. `step` is the number of a step marker, and `correlation` links runtime calls to
+        the device events that they launched.
         """
         start = np.atleast_1d(np.asarray(start_ns, dtype=np.int64))
         columns = {"start_ns": start}
@@ -188,12 +184,9 @@ class Assembler:
     ) -> Trace:
         """Build the trace. Consumes what was added, so call it once.
 
-        Args:
-            source: Where the trace comes from; `origin_unix_ns` is filled in here.
-            devices: The accelerators.
-            notes: The reader's remarks on the file.
-            totals: The recorder's own sums, if the events were made from them.
-            clock_unix_ns: Wall-clock time at 0 of the clock that events were added on.
+        `origin_unix_ns` of the source is filled in here. `totals` are the recorder's own sums, if
+        the events were made from them. `clock_unix_ns` is the wall-clock time at 0 of the clock
+        that events were added on.
 
         Raises:
             InvalidTraceError: If a name or track is unknown, or a duration is negative.

@@ -110,12 +110,10 @@ class TextColumn(Sequence[str]):
     """A categorical column: reads as a sequence of texts, computes with integer codes."""
 
     def __init__(self, strings: Sequence[str], index: Int32, unknown: str = "") -> None:
-        """Look up the texts.
+        """Look up the texts of rows.
 
-        Args:
-            strings: The trace's string table.
-            index: The string index of each row, shape (n,); -1 for none.
-            unknown: The text of rows that have none or an empty one.
+        `index` has the string index of each row, -1 for none; shape (n,). Rows that have no text
+        or an empty one get `unknown`.
         """
         used, inverse = unique_inverse(index)
         code_of: dict[str, int] = {}
@@ -169,11 +167,7 @@ class IdIndex:
     """Maps ids to rows: the row of an id is its position among the sorted, distinct ids."""
 
     def __init__(self, ids: Int64) -> None:
-        """Build the lookup table, if the ids are dense enough for one.
-
-        Args:
-            ids: Shape (n,), sorted and distinct.
-        """
+        """Build the lookup table, if the ids (sorted and distinct) are dense enough for one."""
         self.ids = ids
         self._table: Int32 | None = None
         self._offset = 0

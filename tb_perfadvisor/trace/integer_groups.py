@@ -82,8 +82,8 @@ def unique_inverse(values: NDArray[Any]) -> tuple[NDArray[Any], Int64]:
 def group_rows(*columns: NDArray[Any]) -> tuple[Int64, Int64]:
     """Group the rows that are equal in all of some integer columns.
 
-    Returns:
-        The first row of each group, in the order of the groups' values; and the group of each row.
+    Returns the first row of each group, in the order of the groups' values, and the group of each
+    row.
     """
     unique, group = unique_inverse(columns[0])
     count = len(unique)
@@ -131,9 +131,7 @@ def _occurrence_table(
 ) -> tuple[int, NDArray[np.bool_]] | None:
     """The least value, and which integers from there on occur; None if the table were too large.
 
-    Args:
-        values: Integers.
-        lookups: How many values will be looked up in the table.
+    `lookups` is how many values will be looked up in the table.
     """
     if not values.size:
         return None

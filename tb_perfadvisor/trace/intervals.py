@@ -22,9 +22,7 @@ _MIN_TIMES_PER_BOUND = 4
 def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
     """Merge any ranges into disjoint intervals; empty and negative ranges are dropped.
 
-    Args:
-        start_ns: Shape (n,), any order.
-        end_ns: Shape (n,).
+    The ranges have shape (n,) and come in any order.
     """
     keep = end_ns > start_ns
     if not keep.all():
@@ -158,10 +156,7 @@ def overlap_once_ns(
 ) -> NDArray[np.int64]:
     """The same for ranges of which no two share time: it goes to the one that begins first.
 
-    Args:
-        intervals: Whose length counts.
-        start_ns: Shape (n,).
-        end_ns: Shape (n,).
+    The ranges have shape (n,).
     """
     once: NDArray[np.int64] = np.zeros(len(start_ns), dtype=np.int64)
     if not len(start_ns):

@@ -36,15 +36,8 @@ def enclosing_rows(
 ) -> Int32:
     """The row of the nearest earlier event that encloses each event on its track; -1 for none.
 
-    Args:
-        start_ns: Shape (n,), sorted as by `start_order`.
-        end_ns: Shape (n,).
-        track: Shape (n,).
-        needed_ns: The time that the enclosing event must reach, at most the event's own end,
-            which is the default.
-
-    Returns:
-        Shape (n,).
+    All columns have shape (n,), and are sorted as by `start_order`. The enclosing event must reach
+    `needed_ns`, which is at most the event's own end, the default.
     """
     count = start_ns.size
     parent = np.full(count, -1, dtype=np.int32)
@@ -79,13 +72,8 @@ def _last_reaching(ends: Int64, before: Int32, needed: Int64) -> Int32:
     the left until one is large enough, then at smaller and smaller ones inside it. So the work is
     the logarithm of the distance, whatever lies between.
 
-    Args:
-        ends: The values; shape (n,).
-        before: Shape (queries,).
-        needed: The least value wanted; shape (queries,).
-
-    Returns:
-        Shape (queries,).
+    `ends` has the values, of shape (n,). `needed` has the least value wanted; like `before` and the
+    result, it has shape (queries,).
     """
     found: Int32 = before - np.int32(1)
     at = np.flatnonzero(ends[found] < needed)  # the event just before encloses most others
@@ -118,12 +106,7 @@ def _last_reaching(ends: Int64, before: Int32, needed: Int64) -> Int32:
 def nearest(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
     """For each event, the innermost marked event around it, or the event itself.
 
-    Args:
-        parent: Shape (events,).
-        is_mark: Shape (events,).
-
-    Returns:
-        Shape (events,), rows; -1 for none.
+    All columns have shape (events,). The result has rows, -1 for none.
     """
     count = len(parent)
     if not is_mark.any():
@@ -143,12 +126,7 @@ def nearest(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
 def outermost(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
     """For each event, the outermost marked event around it, or the event itself.
 
-    Args:
-        parent: Shape (events,).
-        is_mark: Shape (events,).
-
-    Returns:
-        Shape (events,), rows; -1 for none.
+    All columns have shape (events,). The result has rows, -1 for none.
     """
     innermost = nearest(parent, is_mark)
     marks = np.flatnonzero(is_mark).astype(np.int32)
@@ -162,12 +140,7 @@ def outermost(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
 
 
 def with_enclosing(parent: Int32, rows: Int32) -> NDArray[np.bool_]:
-    """A mask of some events and all events around them; shape (events,).
-
-    Args:
-        parent: Shape (events,).
-        rows: Events.
-    """
+    """A mask of some events and all events around them; shape (events,)."""
     marked = row_mask(len(parent), rows)
     jump = parent
     # Each pass doubles the distance, so the number of passes is the logarithm of the depth.
@@ -181,11 +154,7 @@ def with_enclosing(parent: Int32, rows: Int32) -> NDArray[np.bool_]:
 
 
 def depths(parent: NDArray[Any]) -> NDArray[Any]:
-    """How many events enclose each one; shape and type as given.
-
-    Args:
-        parent: Rows; -1 for none.
-    """
+    """How many events enclose each one, from parents (-1 for none); shape and type as given."""
     # Each pass doubles the distance that is counted, so their number is the logarithm of the depth.
     depth, ancestor = (parent >= 0).astype(parent.dtype), parent
     while (rows := np.flatnonzero(ancestor >= 0)).size:

@@ -17,9 +17,7 @@ _ROWS_OF_EVENTS = ("parent", "launched_by", "forward")
 def part_of(trace: Trace, is_chosen: NDArray[np.bool_]) -> Trace:
     """The part of a trace on some tracks. Times, strings and notes stay as they are.
 
-    Args:
-        trace: The trace.
-        is_chosen: Which tracks to keep; shape (tracks,).
+    `is_chosen` has shape (tracks,).
     """
     new_track = _numbered(is_chosen)
     trace = with_events(trace, is_chosen[trace.events.track])
@@ -52,10 +50,8 @@ def _on_tracks(samples: SampleTable, new_track: NDArray[np.int32]) -> SampleTabl
 def with_events(trace: Trace, is_kept: NDArray[np.bool_]) -> Trace:
     """A trace without some of its events. Times, tracks, strings and notes stay as they are.
 
-    Args:
-        trace: The trace.
-        is_kept: Which events to keep; shape (events,). Of an event that goes, those inside it go,
-            too, or have no parent any more.
+    `is_kept` has shape (events,). Events inside one that goes must go, too, or they have no parent
+    any more.
     """
     new_row = _numbered(is_kept)
     events = {name: column[is_kept] for name, column in asdict(trace.events).items()}

@@ -19,9 +19,7 @@ into 64 bits then."""
 def is_impossible(start_ns: Int64, duration_ns: Int64) -> NDArray[np.bool_]:
     """A mask of the events that begin too far from most others, or last too long; shape (n,).
 
-    Args:
-        start_ns: Shape (n,), any order.
-        duration_ns: Shape (n,), not negative.
+    Starts come in any order; durations are not negative.
     """
     impossible = np.zeros(start_ns.size, dtype=np.bool_)
     if not start_ns.size:

@@ -91,12 +91,7 @@ class Program(Struct, frozen=True, dict=True):
         return [int(row) for row in np.flatnonzero(np.isin(self.opcode, wanted))]
 
     def operands(self, row: int, slot: int | None = None) -> list[int]:
-        """The values that a value is computed from.
-
-        Args:
-            row: The value.
-            slot: Only those of this position among the operands.
-        """
+        """The values that a value is computed from, or only those of one position."""
         begin, end = np.searchsorted(self.targets, (row, row + 1))
         edges = slice(int(begin), int(end))
         found = self.sources[edges]

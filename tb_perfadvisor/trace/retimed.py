@@ -21,12 +21,8 @@ def retimed(
 ) -> Trace:
     """The trace with other times. The earliest event may begin before 0; then all times move.
 
-    Args:
-        trace: The trace.
-        start_ns: Start of each event; shape (events,).
-        duration_ns: Duration of each event.
-        is_moved: The tracks whose times changed; what encloses what is found anew there. Shape
-            (tracks,).
+    Times have shape (events,), and `is_moved` has shape (tracks,). On tracks whose times changed,
+    what encloses what is found anew.
     """
     order = start_order(start_ns, duration_ns)
     new_row = np.empty(order.size + 1, dtype=np.int32)

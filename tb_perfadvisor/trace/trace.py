@@ -172,10 +172,8 @@ class Trace(Struct, frozen=True):
     def by_event(self, rows: Int32, values: NDArray[Any], default: int) -> NDArray[Any]:
         """Expand a column of an attribute table to all events; shape (events,).
 
-        Args:
-            rows: The table's `row` column.
-            values: Another column of the table.
-            default: The value of events that are not in the table.
+        `rows` is the table's `row` column, and `values` another one. Events that are not in the
+        table have the default.
         """
         expanded = np.full(len(self.events), default, dtype=values.dtype)
         expanded[rows] = values
@@ -219,12 +217,9 @@ class LazyTraces(Sequence[Trace]):
     def __init__(
         self, sources: Sequence[Source], reads: Sequence[Callable[[], Trace]], kept: int = 2
     ) -> None:
-        """Create the sequence without reading anything.
+        """Create the sequence without reading anything; at most `kept` traces stay in memory.
 
-        Args:
-            sources: The source of each trace; replaces the one that reading finds.
-            reads: Reads each trace.
-            kept: How many traces stay in memory.
+        `sources` replace those that reading finds.
         """
         self.sources = tuple(sources)
         self._reads = tuple(reads)
