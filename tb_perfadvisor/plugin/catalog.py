@@ -119,8 +119,7 @@ class Catalog:
     def refresh(self, wait_s: float = 0.0) -> None:
         """Start background scans of all log directories if the last ones are old.
 
-        Args:
-            wait_s: How long to wait for them. Later results are for later requests.
+        It waits for them for `wait_s` at most. Later results are for later requests.
         """
         deadline = time.monotonic() + wait_s
         for scanner in (self._remote, self._local):

@@ -18,12 +18,7 @@ class Code:
     """The directory of the user's code."""
 
     def __init__(self, directory: str, link: str) -> None:
-        """Open the directory.
-
-        Args:
-            directory: Where the code is.
-            link: The pattern of links; empty for none.
-        """
+        """Open the directory; `link` is the pattern of links, empty for none."""
         from tb_perfadvisor.sources import Repository
 
         self._directory, self._link = directory, link or None

@@ -33,14 +33,8 @@ def run_document_job(
 ) -> int:
     """Make the document that the output directory has a request for.
 
-    Args:
-        module: The module that the process runs.
-        request_type: The type of the request.
-        make: Makes the document from the request and the stored results.
-        arguments: The command line arguments; by default those of the process.
-
-    Returns:
-        The exit status.
+    The document is made from the request and the stored results. `module` is what the process runs;
+    the arguments are its own by default. Returns the exit status.
     """
     parser = parser_of_options(module)
     parser.add_argument("--cache", required=True, type=Path, help="where the results are")

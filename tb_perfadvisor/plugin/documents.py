@@ -267,14 +267,7 @@ def _missing() -> PerfAdvisorError:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make one document.
-
-    Args:
-        arguments: The command line arguments; by default those of the process.
-
-    Returns:
-        The exit status.
-    """
+    """Make one document, and return the exit status."""
     module = "tb_perfadvisor.plugin.documents"
     return run_document_job(module, Request, make_document, arguments)
 

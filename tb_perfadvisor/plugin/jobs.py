@@ -173,8 +173,7 @@ class JobQueue:
     def wait(self, key: str, timeout_s: float) -> JobState | None:
         """Wait until a job has ended; one that waits for others is not waited for.
 
-        Returns:
-            Its state: None if it succeeded.
+        Returns its state: None if it succeeded.
         """
         with self._lock:
             self._lock.wait_for(lambda: self._has_ended(key) or self._is_behind(key), timeout_s)

@@ -53,10 +53,8 @@ class Surroundings(Struct, frozen=True):
 def roots_of(logdir: str, logdir_spec: str, *, stays_inside: bool = False) -> tuple[Root, ...]:
     """The log directories that TensorBoard was started with.
 
-    Args:
-        logdir: `--logdir` as given.
-        logdir_spec: `--logdir_spec` as given: `name:path,…`, split as TensorBoard does.
-        stays_inside: Whether links that lead out of a log directory are refused.
+    `logdir_spec` is `name:path,…`, split as TensorBoard does. With `stays_inside`, links that lead
+    out of a log directory are refused.
     """
     if logdir:
         return (_root(logdir, "", stays_inside=stays_inside),)

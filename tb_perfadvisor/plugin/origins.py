@@ -47,9 +47,7 @@ def require_known_host(request: wrappers.Request, hosts: AbstractSet[str]) -> No
 
     Behind a proxy that changes the host, the page's name does not lead here.
 
-    Args:
-        request: What a page wants to start or stop.
-        hosts: The names that are allowed besides loopback names.
+    `hosts` are the names that are allowed besides loopback names.
 
     Raises:
         ApiError: If another site sent it, or a page at a name that is not allowed.

@@ -27,11 +27,6 @@ def ensure_started(request: wrappers.Request, results: Results, entry: Entry) ->
 
     An analysis that failed or was canceled starts again only if the user asks for that.
 
-    Args:
-        request: The request that needs the result.
-        results: Where the result will be.
-        entry: The capture.
-
     Raises:
         ApiError: If the analysis failed or was canceled, or the request must not start it.
     """
@@ -49,11 +44,6 @@ def ensure_view_started(
     request: wrappers.Request, results: Results, wanted: WholeRun
 ) -> dict[str, Any]:
     """Start to make the view of a whole run if necessary, and report the progress.
-
-    Args:
-        request: The request that needs the view.
-        results: Where the view will be.
-        wanted: The run.
 
     Raises:
         ApiError: If that failed, or the request must not start it.
@@ -94,11 +84,6 @@ def document(request: wrappers.Request, results: Results, wanted: Request) -> by
     """A document from the cache, or made now; None if one of the results that it needs is missing.
 
     A request waits only for what is being made, as each one that waits has a thread of TensorBoard.
-
-    Args:
-        request: The request for it.
-        results: Where the results are.
-        wanted: Which one.
 
     Raises:
         ApiError: If it cannot be made, or the request must not start that.

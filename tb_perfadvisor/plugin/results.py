@@ -140,8 +140,7 @@ class Results:
     def make(self, wanted: Request, timeout_s: float) -> JobState | None:
         """Make a document, and wait for it.
 
-        Returns:
-            None if it was made; else why not, or that it is being made or waits for others.
+        Returns None if it was made; else why not, or that it is being made or waits for others.
         """
         key = key_of(wanted)
         self._documents.submit(
@@ -270,8 +269,7 @@ class Results:
 def open_results(jobs: JobQueue | None = None) -> tuple[Results, str | None]:
     """Open the results in the user's cache directory, or in a temporary one if it is not writable.
 
-    Returns:
-        The results, and a message for the user if they will not be kept.
+    Returns them, and a message for the user if they will not be kept.
     """
     queue = jobs if jobs is not None else JobQueue(limits_from_environment(log.warn))
     try:

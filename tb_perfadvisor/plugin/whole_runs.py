@@ -122,14 +122,7 @@ def make_view(wanted: WholeRun, results: ResultCache) -> bytes:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make one view.
-
-    Args:
-        arguments: The command line arguments; by default those of the process.
-
-    Returns:
-        The exit status.
-    """
+    """Make one view, and return the exit status."""
     return run_document_job("tb_perfadvisor.plugin.whole_runs", WholeRun, make_view, arguments)
 
 

@@ -34,14 +34,7 @@ _NICENESS = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Analyze one capture.
-
-    Args:
-        arguments: The command line arguments; by default those of the process.
-
-    Returns:
-        The exit status.
-    """
+    """Analyze one capture, and return the exit status."""
     options = _options(arguments)
     return run_job(partial(_analyze, options), options)
 
@@ -49,12 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_job(job: Callable[[], None], options: argparse.Namespace) -> int:
     """Run a job of TensorBoard's within its limits; report an error as a line of JSON.
 
-    Args:
-        job: What to do.
-        options: Of `parser_of_options`.
-
-    Returns:
-        The exit status.
+    Returns the exit status.
     """
     if options.watch_stdin:
         end_with_parent()

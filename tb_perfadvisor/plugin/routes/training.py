@@ -33,10 +33,7 @@ def training(request: wrappers.Request, backend: Backend, entry: Entry) -> wrapp
 def wanted_run(request: wrappers.Request, backend: Backend, entry: Entry) -> WholeRun:
     """The view of the run that a capture belongs to, with what the request says about the run.
 
-    Args:
-        request: May say what a device costs, and where the run ends.
-        backend: The captures.
-        entry: The capture.
+    The request may say what a device costs, and where the run ends.
     """
     results, candidates = backend.results(), entry.candidates
     profiles = tuple(
