@@ -67,13 +67,7 @@ class Signals:
     """
 
     def __init__(self, run: Run, worker: int = 0, options: Options | None = None) -> None:
-        """Choose a rank of a run.
-
-        Args:
-            run: The capture.
-            worker: Index into `run.traces`.
-            options: What the user knows about the program.
-        """
+        """Choose a rank of a run; `worker` is an index into `run.traces`."""
         self.run = run
         self.worker = worker
         self.options = options or Options()

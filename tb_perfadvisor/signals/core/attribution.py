@@ -89,13 +89,8 @@ def attribute(
 ) -> Attribution:
     """Split the used window by cause.
 
-    Args:
-        trace: The trace.
-        timeline: The device that stands for the rank.
-        steps: The steps; their window is split.
-        precision: Effective `Precision` of `timeline.rows`; shape (rows,).
-        between_steps: Where no step code runs.
-        step_track: The host thread that runs the steps; -1 when unknown.
+    `precision` is the effective `Precision` of `timeline.rows`. No step code runs in
+    `between_steps`. `step_track` is the host thread that runs the steps, or -1.
     """
     start, end = steps.window_start_ns, steps.window_end_ns
     parts: dict[Cause, Intervals] = dict.fromkeys(Cause, EMPTY)
@@ -206,12 +201,6 @@ def kernel_totals(
     """Time of compute kernels in the used window by name, the costliest first.
 
     If the recorder summed them up, these are its sums over everything that it recorded.
-
-    Args:
-        trace: The trace.
-        rows: The device's work.
-        window_start_ns: Start of the used window.
-        window_end_ns: End of the used window.
     """
     if trace.totals is not None:
         return trace.totals.kernels

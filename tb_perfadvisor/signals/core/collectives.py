@@ -27,9 +27,8 @@ LEFT_TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ba
 def shortest_over_devices(trace: Trace) -> Int64:
     """The shortest duration of each collective over the devices of the process.
 
-    Returns:
-        Shape (rows of the table of collectives,); -1 if there is only one device, if other
-        processes take part, or if the devices' collectives do not match.
+    It is -1 if there is only one device, if other processes take part, or if the devices'
+    collectives do not match.
     """
     table = trace.collectives
     shortest = np.full(len(table.row), -1, dtype=np.int64)
@@ -160,9 +159,8 @@ class Collectives(Struct, frozen=True):
 def collective_rows_of(trace: Trace, device: int | None) -> NDArray[np.intp]:
     """Rows of the table of collectives that count for a rank: its device's and its host's.
 
-    Args:
-        trace: The rank's trace, which may have several devices.
-        device: Index of the device that stands for the rank; None on the CPU, where all count.
+    The trace may have several devices; `device` stands for the rank. On the CPU it is None, and all
+    rows count.
     """
     device_of_row = trace.tracks.device[trace.events.track[trace.collectives.row]]
     is_on_device = (
@@ -181,13 +179,9 @@ def find_collectives(
 ) -> Collectives:
     """The collectives of the used steps.
 
-    Args:
-        trace: The rank's trace.
-        device: Index of its busiest device; None on the CPU.
-        exposed: Its exposed communication, from the attribution.
-        is_used: Which events belong to the used steps; shape (events,).
-        transfers: Transfer time by row, from `Ranks.transfers_of`.
-        world_size: Used where a group size is not recorded.
+    `device` is the rank's busiest one, or None on the CPU, and `exposed` its exposed communication.
+    `transfers` are transfer times by row, from `Ranks.transfers_of`. `world_size` counts where a
+    group size is not recorded.
     """
     keep = collective_rows_of(trace, device)
     keep = keep[is_used[trace.collectives.row[keep]]]
@@ -203,12 +197,8 @@ def describe_collectives(
 ) -> Collectives:
     """Some collectives, with what the other ranks tell of them.
 
-    Args:
-        trace: The rank's trace.
-        keep: Rows of its table of collectives, ascending.
-        exposed: Its exposed communication, from the attribution.
-        transfers: Transfer time by row, from `Ranks.transfers_of`.
-        world_size: Used where a group size is not recorded.
+    `keep` has rows of the table of collectives, ascending. The other arguments are those of
+    `find_collectives`.
     """
     table, events = trace.collectives, trace.events
     row = table.row[keep]

@@ -204,10 +204,7 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
 def device_facts(trace: Trace, index: int | None, chosen: str | None = None) -> DeviceFacts | None:
     """What the file and the hardware table say about a device; None without a device.
 
-    Args:
-        trace: The trace.
-        index: The device's index.
-        chosen: The device that the user names, whatever the file says.
+    The device that the user has `chosen` counts, whatever the file says.
     """
     if index is None:
         return None

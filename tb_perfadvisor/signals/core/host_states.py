@@ -42,12 +42,8 @@ def judge(
 ) -> None:
     """Split idle time by what threads were doing, in order of precedence.
 
-    Args:
-        trace: The trace.
-        idle_by_track: Disjoint idle time, each for the thread that ended it.
-        step_track: The thread that runs the steps. It is judged as well.
-        between_steps: Where no step code runs.
-        parts: Receives the time of each cause.
+    Idle time is disjoint, each for the thread that ended it; the thread that runs the steps is
+    judged as well. `parts` receives the time of each cause.
     """
     found: dict[Cause, list[Intervals]] = {cause: [part] for cause, part in parts.items()}
     states = _ThreadStates(trace)
@@ -137,17 +133,14 @@ between."""
 
 
 def first_fetches(trace: Trace, steps: Steps, work: Intervals) -> Intervals:
-    """The first fetch of each step of a TensorFlow program, if the step waits for it.
+    """The first fetch of each step of a TensorFlow program on the CPU, if the step waits for it.
 
     TensorFlow fetches in the graph, and its executor runs beside the fetch what needs no input:
     variables, random numbers. Without the wait, these operators would run beside others. So the
     step waits for the fetch all along, if it ends after everything that runs beside it. XProf
     counts it as input, too.
 
-    Args:
-        trace: The trace of a program that ran on the CPU.
-        steps: The steps.
-        work: When the step's operators run.
+    The step's operators run in `work`.
     """
     fetches = _together(input_waits(trace, ()))
     if trace.source.framework != "tensorflow" or not len(fetches) or not len(steps):

@@ -77,12 +77,7 @@ def device_gaps(trace: Trace, timeline: DeviceTimeline, start_ns: int, end_ns: i
 
 
 def _queued_since(trace: Trace, rows: Int32) -> Int64:
-    """Since when each device event was queued; `_NEVER` if unknown.
-
-    Args:
-        trace: The trace.
-        rows: Device events; shape (n,).
-    """
+    """Since when each device event was queued; `_NEVER` if unknown."""
     events = trace.events
     launch, track = events.launched_by[rows], events.track[rows]
     is_linked = launch >= 0

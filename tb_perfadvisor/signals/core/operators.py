@@ -47,11 +47,7 @@ def operator_totals(
 ) -> OperatorTotals:
     """Operators of the used steps without those of the input pipeline.
 
-    Args:
-        trace: The trace.
-        launching_operator: For each event, the innermost operator around it; shape (events,).
-        device_rows: The device's work in the used steps.
-        is_used: Which events belong to the used steps; shape (events,).
+    `launching_operator` has the innermost operator around each event, shape (events,).
     """
     events, table = trace.events, trace.operators
     rows = trace.rows(EventKind.OPERATOR)
@@ -76,17 +72,10 @@ def operator_totals(
 
 
 def launched_ns(trace: Trace, launching_operator: Int32, device_rows: Int32) -> Int64:
-    """For each event, the time of the device work that it launched.
+    """For each event, the time of the device work that it launched; shape (events,).
 
-    The work counts for the innermost operator around its launch.
-
-    Args:
-        trace: The trace.
-        launching_operator: For each event, the innermost operator around it; shape (events,).
-        device_rows: The device's work that counts.
-
-    Returns:
-        Shape (events,).
+    The work counts for the innermost operator around its launch, `launching_operator` of shape
+    (events,).
     """
     events = trace.events
     launch = events.launched_by[device_rows]
@@ -183,10 +172,7 @@ def work_operators(trace: Trace, launching_operator: Int32, rows: Int32) -> Int3
     That is the operator around its launch. For work of a replayed GPU graph, whose launch is the
     replay of the whole graph, it is the one that put the work into the graph, if that was recorded.
 
-    Args:
-        trace: The trace.
-        launching_operator: For each event, the innermost operator around it; shape (events,).
-        rows: Device events.
+    `launching_operator` has the innermost operator around each event, shape (events,).
     """
     launch = trace.events.launched_by[rows]
     operators = np.where(launch >= 0, launching_operator[launch], np.int32(-1))
@@ -216,15 +202,10 @@ class CallNodes(Struct, frozen=True):
 
 
 def fold_calls(parent: Int64, name: Int32 | Int64, self_ns: Int64) -> tuple[CallNodes, Int64]:
-    """Fold calls into nodes.
+    """Fold calls into nodes, and return the node of each call, too.
 
-    Args:
-        parent: The call around each one; -1 for none. Shape (calls,).
-        name: What calls of a node have in common.
-        self_ns: Their time without the calls inside.
-
-    Returns:
-        The nodes, and the node of each call.
+    `parent` is the call around each one, or -1; calls of a node have the same `name`. Columns have
+    shape (calls,).
     """
     node = np.full(parent.size, -1, dtype=np.int64)
     depth = depths(parent)

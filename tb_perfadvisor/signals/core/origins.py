@@ -76,9 +76,7 @@ class Origins(Struct, frozen=True):
 def find_origins(trace: Trace, launching_operator: Int32) -> Origins:
     """The autograd node, the forward operator, the module and the line of each event.
 
-    Args:
-        trace: The trace.
-        launching_operator: For each event, the innermost operator around it; shape (events,).
+    `launching_operator` has the innermost operator around each event, shape (events,).
     """
     events = trace.events
     module_of: dict[str, int] = {}
@@ -163,12 +161,8 @@ def _set_begun_modules(
 ) -> None:
     """Set the module of nodes without a forward operator, from the labels on their thread.
 
-    Args:
-        trace: The trace.
-        node: The node of each event.
-        has_no_forward: Which events lie in a node without a recorded forward operator.
-        module: Set for those events.
-        module_of: Indices of modules by label; modules that only labels name are added.
+    `node` is that of each event. `module` is set for events in a node without a recorded forward
+    operator. `module_of` are indices of modules by label; modules that only labels name are added.
     """
     events = trace.events
     begins, ends = _starting(trace, BACKWARD_BEGINS), _starting(trace, BACKWARD_ENDS)

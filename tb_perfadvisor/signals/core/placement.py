@@ -93,11 +93,8 @@ def find_placement(
 ) -> Placement:
     """Operators of the used steps by where they run.
 
-    Args:
-        trace: The trace.
-        launching_operator: For each event, the innermost operator around it; shape (events,).
-        input_waits: When threads fetch input; operators in it belong to the input pipeline.
-        is_used: Which events belong to the used steps; shape (events,).
+    `launching_operator` has the innermost operator around each event, shape (events,). Operators
+    within `input_waits` belong to the input pipeline.
     """
     if trace.totals is not None:
         return _placement_of_totals(trace.totals)

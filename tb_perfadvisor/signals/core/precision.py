@@ -64,12 +64,7 @@ def effective_precision(trace: Trace, rows: Int32) -> NDArray[np.uint8]:
 def compute_shares(trace: Trace, attribution: Attribution) -> Mapping[Precision, float] | None:
     """Shares of device compute time by width; the recorder's own if it summed them up.
 
-    Args:
-        trace: The trace.
-        attribution: Its used window, split by cause.
-
-    Returns:
-        All widths, summing to 1; None without compute, or if sums don't tell.
+    All widths sum to 1. None without compute, or if the recorder's sums do not tell.
     """
     if trace.totals is not None:
         shares = trace.totals.precision

@@ -58,12 +58,7 @@ def find_synchronizations(
 ) -> Synchronizations:
     """The waits of the used window.
 
-    Args:
-        trace: The trace.
-        host_idle: Idle time that the host causes in the middle of steps.
-        window_start_ns: Start of the used window.
-        window_end_ns: End of the used window.
-        on_cpu: Whether the program uses no device.
+    The host causes `host_idle` in the middle of steps.
     """
     events = trace.events
     rows = waiting_calls(trace)
@@ -146,13 +141,7 @@ def _last_return(next_launch: Int32, returns: Int64) -> Int64:
 def operator_wait_ns(trace: Trace, rows: Int32, launching_operator: Int32) -> Int64:
     """How much of its own time each operator waits for the device, as far as calls show it.
 
-    Args:
-        trace: The trace.
-        rows: Operators, shape (n,).
-        launching_operator: For each event, the innermost operator around it; shape (events,).
-
-    Returns:
-        Nanoseconds, shape (n,).
+    `launching_operator` has the innermost operator around each event, shape (events,).
     """
     calls = waiting_calls(trace)
     around = launching_operator[calls]

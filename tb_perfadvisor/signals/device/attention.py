@@ -225,11 +225,8 @@ def fused_attention_ns(
 ) -> Float64:
     """Time of a fused kernel, forward and backward of each layer in turn; NaN if unknown.
 
-    Args:
-        signals: The worker's facts.
-        attention: The attention layers that are computed operator by operator.
-        peaks: Of the device.
-        efficiency: The share of the peak rate that the kernel reaches.
+    These layers are computed operator by operator. The kernel reaches the share `efficiency` of the
+    peak rate.
     """
     heads, queries, keys, size, value = attention.sizes.astype(np.float64).T
     flop = 2 * heads * queries * keys * (size + value)

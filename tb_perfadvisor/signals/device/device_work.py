@@ -75,11 +75,7 @@ def is_within(
 ) -> NDArray[np.bool_]:
     """Whether operators are, or are inside, events of some kinds with a matching name.
 
-    Args:
-        signals: Signals of one rank.
-        operators: Rows of shape (n,); the result for -1 is false.
-        pattern: Matches the name from its beginning.
-        kinds: Kinds of the events to match.
+    The result for -1 is false. `pattern` matches a name from its beginning.
     """
     events = signals.trace.events
     candidates = is_in(events.kind, list(kinds))

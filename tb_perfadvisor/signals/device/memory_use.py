@@ -211,10 +211,7 @@ def phases_of(trace: Trace, rows: Int32) -> NDArray[np.str_]:
 def _phases(trace: Trace, rows: Int32, operator: Int32) -> NDArray[np.int8]:
     """Index into `Phase` of each event; shape (n,).
 
-    Args:
-        trace: The trace.
-        rows: Events; -1 for none.
-        operator: The outermost operator around each event; -1 for none.
+    `rows` may be -1, and so may `operator`, the outermost operator around each event.
     """
     events = trace.events
     index = {phase: number for number, phase in enumerate(Phase)}

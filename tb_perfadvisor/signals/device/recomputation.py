@@ -154,9 +154,7 @@ def recomputed_bytes(signals: Signals) -> int | None:
 def _recomputed(signals: Signals, operators: Int32) -> Int32:
     """The recomputed forward operator at or around each operator; -1 if it recomputes nothing.
 
-    Args:
-        signals: Signals of one rank.
-        operators: Rows, or -1; shape (n,). Those of modules tell which autograd nodes recompute.
+    `operators` may be -1. Those of modules tell which autograd nodes recompute.
     """
     is_node = _are_named(signals, _NODE)
     node = innermost_marked(signals.trace.events.parent, operators, is_node)

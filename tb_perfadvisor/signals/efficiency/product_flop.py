@@ -251,13 +251,7 @@ def _launched_shares(signals: Signals, rows: Int32, inside_ns: Int64) -> Float64
 
     The device may run behind the host, and end a step before others have begun.
 
-    Args:
-        signals: Signals of one rank.
-        rows: Work in the used window; shape (n,).
-        inside_ns: Its time inside the window.
-
-    Returns:
-        Shape (n,).
+    `inside_ns` is their time inside the used window; all have shape (n,).
     """
     trace, owned = signals.trace, signals.steps.own(signals.device.rows)
     count = len(trace.hlo.name) + 1  # the last one stands for no operation

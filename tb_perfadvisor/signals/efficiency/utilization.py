@@ -308,10 +308,8 @@ def references(
 
     A program on another device, or of another kind, has none: its numbers mean something else.
 
-    Args:
-        signals: Of the rank that the numbers are of.
-        mfu: Its model FLOP utilization; None if unknown.
-        input_wait: The share of its time in which no work runs because input is missing.
+    `mfu` is None if unknown. `input_wait` is the share of the time in which no work runs because
+    input is missing.
     """
     program = workload(signals)
     found: dict[str, Reference] = {}

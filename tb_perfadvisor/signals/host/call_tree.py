@@ -139,9 +139,7 @@ _PYTHON = int(EventKind.PYTHON)
 def source_line(signals: Signals, row: int) -> str | None:
     """The source line of an event: from its operator, its HLO, or the Python frames around it.
 
-    Args:
-        signals: The rank.
-        row: The event; a device event has the line of the call that launched it.
+    A device event has the line of the call that launched it.
     """
     trace = signals.trace
     launch = int(trace.events.launched_by[row])
@@ -161,9 +159,7 @@ def source_line(signals: Signals, row: int) -> str | None:
 def place_of(signals: Signals, row: int) -> str:
     """The line, module or annotation of an operator, if any is known: `train.py:12 step`.
 
-    Args:
-        signals: The rank.
-        row: The operator; a backward operator has the place of its forward operator.
+    A backward operator has the place of its forward operator.
     """
     forward = int(signals.origins.forward[row])
     row = forward if forward >= 0 else row

@@ -68,11 +68,8 @@ class EagerSteps(Struct, frozen=True):
 def expected_saving_ns(operators: int, gradients: int, steps: int, *, trains: bool) -> int:
     """What compiling saves of some steps; negative if it costs more.
 
-    Args:
-        operators: The outermost ones that are fused, in all steps.
-        gradients: How many are accumulated in all steps.
-        steps: How many there are.
-        trains: Whether they run a backward pass.
+    The outermost operators that are fused and the gradients that are accumulated count in all
+    steps.
     """
     call_ns = _TRAINING_NS if trains else _FORWARD_NS
     return operators * _OPERATOR_NS - gradients * _GRADIENT_NS - steps * call_ns

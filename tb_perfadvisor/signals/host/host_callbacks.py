@@ -63,9 +63,7 @@ def host_callbacks(signals: Signals) -> HostCallbacks:
 def is_callback(text: str, path: str) -> bool:
     """Whether an XLA operation runs a Python function on the host.
 
-    Args:
-        text: Its HLO text.
-        path: Its name in the framework.
+    `text` is its HLO, and `path` its name in the framework.
     """
     if "callback" not in text and "callback" not in path and "debug_print" not in path:
         return False

@@ -160,12 +160,8 @@ def _split(
 ) -> tuple[Int64, Int64]:
     """Starts of pieces of gaps, cut where the annotation may change, with the gap of each.
 
-    Args:
-        start_ns: Starts of the gaps, in order.
-        end_ns: Ends of the gaps.
-        thread: The track of the thread that ended each gap.
-        step_track: The track of the steps, whose annotations cut all gaps.
-        segments: The annotations of all threads.
+    Gaps are in order; `thread` is the track of the thread that ended each of them. The annotations
+    of `step_track` cut all gaps.
     """
     if not len(start_ns):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)

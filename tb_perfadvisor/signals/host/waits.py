@@ -263,8 +263,7 @@ class AwaitedValues(Struct, frozen=True):
     def mean_host_code_ns(self, rows: Int32) -> int | None:
         """Mean host code after some of the waits; None if they hand over no value.
 
-        Args:
-            rows: Some of `row`.
+        `rows` are some of `row`.
         """
         chosen = np.searchsorted(self.row, rows)
         if not self.is_copied[chosen].any():
@@ -345,13 +344,7 @@ def _usual_ns(signals: Signals) -> Int64:
 
 
 def _host_code_ns(signals: Signals, first: Int32, following: Int32) -> Int64:
-    """Time from the operator around a call to the operator around a later call on its thread.
-
-    Args:
-        signals: The worker's facts.
-        first: Rows of calls; shape (n,).
-        following: Rows of later calls on the same threads; shape (n,).
-    """
+    """Time from the operator around a call to the operator around a later call on its thread."""
     events, around = signals.trace.events, signals.launching_operator
     after_ns, before_ns = events.end_ns[first].copy(), events.start_ns[following].copy()
     limit_ns, returned_ns = before_ns.copy(), after_ns.copy()
@@ -421,9 +414,7 @@ class WaitPrices(Struct, frozen=True):
 def wait_prices(signals: Signals, chosen: Mask) -> WaitPrices:
     """The prices of some waits, if all others stay.
 
-    Args:
-        signals: The worker's facts.
-        chosen: Which of its `synchronizations`, shape (waits,).
+    `chosen` has shape (waits,), as `signals.synchronizations`.
     """
     waits, window, events = signals.synchronizations, signals.attribution, signals.trace.events
     values = awaited_values(signals)
@@ -495,11 +486,9 @@ def _next_waits_ns(signals: Signals, first: Int64) -> Int64:
 def _disappears_ns(lead_ns: Int64, idle_ns: Int64, stays: Mask) -> Int64:
     """How much of the idle time after each wait disappears.
 
-    Args:
-        lead_ns: What each wait adds to the lead, shape (n,).
-        idle_ns: Idle time after it until the next one, shape (n,).
-        stays: Which waits stay. They are put off, but the lead from before them is lost there, and
-            so is what they leave of their own.
+    `lead_ns` is what each wait adds to the lead, and `idle_ns` the idle time after it until the
+    next one. Waits that stay are put off, but the lead from before them is lost there, and so is
+    what they leave of their own.
     """
     # What is left of the lead never gets negative: a random walk above its running minimum. A fall
     # below everything ends the lead.

@@ -292,10 +292,8 @@ def loading_apart(signals: Signals) -> LoadingApart | None:
 def limited(signals: Signals, stall_ns: int, low_ns: int) -> tuple[int, int]:
     """The low end of what loading apart saves of a stall, and what is waited elsewhere instead.
 
-    Args:
-        signals: The worker's facts.
-        stall_ns: How long the training thread's own loading holds up the device.
-        low_ns: The low end as far as the loader decides.
+    The training thread's own loading holds up the device for `stall_ns`; `low_ns` is the low end as
+    far as the loader decides.
     """
     apart = loading_apart(signals)
     if apart is None:
@@ -308,11 +306,7 @@ def innermost_time(
 ) -> list[Intervals]:
     """When the innermost event belongs to each group.
 
-    Args:
-        trace: The trace.
-        rows: Events of one thread, in order of start; shape (n,).
-        group: The group of each; shape (n,).
-        groups: The number of groups.
+    `rows` are events of one thread, in order of start.
     """
     events = trace.events
     depth = np.zeros(len(rows), dtype=np.int64)

@@ -124,8 +124,7 @@ def awaited_workers(signals: Signals) -> int | None:
     A loader with k workers hands out k batches at once, and the next are not there yet. So every
     k-th batch is late. A batch is the first of the copies to the device between two kernels.
 
-    Returns:
-        None if no such call waits for a batch. 1 if each is late, as one worker makes them.
+    None if no such call waits for a batch. 1 if each is late, as one worker makes them.
     """
     trace, events = signals.trace, signals.trace.events
     waits = trace.rows(EventKind.INPUT_WAIT)

@@ -53,8 +53,7 @@ def kind_of(path: str) -> str:
 def parents_of_paths(paths: Sequence[tuple[int, str]]) -> list[int]:
     """The place of the nearest chain of the same pipeline that each one continues; -1 for none.
 
-    Args:
-        paths: Distinct pairs of a pipeline's number and a chain, such as `Root::Map`.
+    Paths are distinct pairs of a pipeline's number and a chain, such as `Root::Map`.
     """
     parts = [(number, *path.split("::")) for number, path in paths]
     parents = [-1] * len(paths)
@@ -135,10 +134,7 @@ def _roots(trace: Trace, entry: Int32) -> tuple[Int64, Int64]:
 def enclosing(trace: Trace, rows: Int32, is_call: NDArray[np.bool_]) -> Int32:
     """The innermost call around each row, on its thread; -1 for none.
 
-    Args:
-        trace: The trace.
-        rows: Events; shape (n,).
-        is_call: Whether each event is a call; shape (events,).
+    `is_call` has shape (events,).
     """
     above = trace.events.parent[rows]
     around = nearest(trace.events.parent, is_call)
@@ -364,11 +360,7 @@ def tfdata(signals: Signals) -> Pipelines:
 def find_pipelines(trace: Trace, start_ns: int, end_ns: int, stall: Intervals) -> Pipelines:
     """The pipelines of a time range of a trace.
 
-    Args:
-        trace: The trace.
-        start_ns: Start of the range: calls that begin in it count.
-        end_ns: End of the range, exclusive.
-        stall: When the step waits for input.
+    Calls that begin in the range count; its end is exclusive. The step waits for input in `stall`.
     """
     events, table = trace.events, trace.iterators
     rows, entry = iterator_calls(trace)
@@ -465,15 +457,10 @@ _BYTES = {
 
 
 def element_bytes(shapes: str, types: str, *, batch_size: int = -1) -> int | None:
-    """The size of an element in bytes.
+    """The size of an element in bytes; None if the size of a dimension or a type is unknown.
 
-    Args:
-        shapes: Shapes of the components of the element: `[?,32,32,3] [?]`.
-        types: Types of the components: `float int64`.
-        batch_size: Replaces an unknown first dimension; -1 if unknown.
-
-    Returns:
-        None if the size of a dimension or a type is unknown; strings have no fixed size.
+    Shapes and types are those of its components: `[?,32,32,3] [?]` and `float int64`. Strings have
+    no fixed size. `batch_size` replaces an unknown first dimension; -1 if unknown.
     """
     components = re.findall(r"\[([^\[\]]*)\]", shapes)
     names = types.split()

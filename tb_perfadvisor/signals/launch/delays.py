@@ -132,10 +132,7 @@ def compare_by_kernel(
 ) -> KernelDelays:
     """The delays of each kernel with all cores busy, against those at other times.
 
-    Args:
-        signals: The worker's facts.
-        delays: Its launch delays.
-        is_taken: Whether all cores were busy at each launch, shape (events,).
+    `is_taken` tells whether all cores were busy at each launch, shape (events,).
     """
     names, inverse = unique_inverse(signals.trace.events.name[delays.row])
     size = len(names)
@@ -208,12 +205,7 @@ def launch_queue(signals: Signals) -> LaunchQueue:
 
 
 def launches_pending(signals: Signals, at_ns: Int64) -> Int64:
-    """Number of launches, each a kernel, a copy or a graph, that the device had not finished.
-
-    Args:
-        signals: The worker's facts.
-        at_ns: Times, shape (n,).
-    """
+    """Number of launches, each a kernel, a copy or a graph, that the device had not finished."""
     events, rows = signals.trace.events, signals.device.rows
     rows = rows[events.launched_by[rows] >= 0]
     launch, of_row = unique_inverse(events.launched_by[rows])
@@ -314,9 +306,7 @@ class SlowLaunch(Struct, frozen=True):
 def find_slow_launches(signals: Signals, idle: Intervals) -> tuple[SlowLaunch, ...]:
     """Work before which the host takes far longer than before other work, the costliest first.
 
-    Args:
-        signals: The worker's facts.
-        idle: The idle time to explain, a part of `Signals.host_idle`.
+    `idle` is the idle time to explain, a part of `Signals.host_idle`.
     """
     trace, gaps = signals.trace, signals.attribution.idle
     rows = work_rows(signals)

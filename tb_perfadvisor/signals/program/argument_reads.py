@@ -65,9 +65,7 @@ _PARTS = ("slice", "dynamic-slice", "gather", "dynamic-update-slice", "scatter")
 def argument_reads_ns(signals: Signals, *, at_peak: bool) -> int:
     """What the memory takes for all arguments that are read whole; 0 if its bandwidth is unknown.
 
-    Args:
-        signals: The worker's facts.
-        at_peak: Whether by the data sheet, or at what large transfers reach.
+    With `at_peak`, the bandwidth is that of the data sheet, else what large transfers reach.
     """
     bytes_per_s = memory_bandwidth(signals, at_peak=at_peak)
     if bytes_per_s is None:
@@ -111,9 +109,7 @@ class WeightReads(NamedTuple):
 def weight_reads(signals: Signals, most_rows: int) -> WeightReads | None:
     """The weights of more than 8 bits that products read for a few rows; None if there are none.
 
-    Args:
-        signals: The worker's facts.
-        most_rows: Of the other factor of each product.
+    The other factor of each product has at most `most_rows`.
     """
     bytes_per_s = achievable_bandwidth(signals)
     if bytes_per_s is None:

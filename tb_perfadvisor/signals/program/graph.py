@@ -134,10 +134,7 @@ def in_proportion(
 ) -> list[FasterOperation]:
     """Operations that together save some time, each in proportion to its own.
 
-    Args:
-        signals: The worker's facts.
-        operations: They share the time.
-        saved_ns: What all executions save at worst, as expected, and at best.
+    `saved_ns` is what all executions save at worst, as expected, and at best.
     """
     whole_ns = total_ns(signals, operations)
     if not whole_ns:

@@ -203,9 +203,7 @@ _MOST_STEPS = 40
 def one_hot_operations(signals: Signals, *, smallest_table: int) -> frozenset[int]:
     """The operations, by row of the `HloTable`, that multiply by such a matrix.
 
-    Args:
-        signals: The worker's facts.
-        smallest_table: Rows of the other factor, of products that count.
+    Products count if their other factor has more than `smallest_table` rows.
     """
     return frozenset(
         operation.op
@@ -218,9 +216,7 @@ def one_hot_operations(signals: Signals, *, smallest_table: int) -> frozenset[in
 def one_hot_makers(signals: Signals, *, smallest_table: int) -> frozenset[int]:
     """The operations, by row of the `HloTable`, that make such matrices for these products alone.
 
-    Args:
-        signals: The worker's facts.
-        smallest_table: Rows of the other factor, of products that count.
+    Products count if their other factor has more than `smallest_table` rows.
     """
     return frozenset(
         operation.op

@@ -83,10 +83,7 @@ def _used_share(
 
     A product with weights needs those rows of its other factor that are used of its result.
 
-    Args:
-        program: The program.
-        product: The row of the product.
-        known: Answers for other products.
+    `product` is its row, and `known` has the answers for other products.
     """
     known[product] = 1.0, -1  # while it is computed: a loop that feeds itself uses all
     known[product] = _taken_share(program, product, known)
@@ -257,10 +254,7 @@ def costly_orders(signals: Signals) -> tuple[CostlyOrder, ...]:
 def _other_order(program: Program, first: int, users: list[int]) -> float | None:
     """FLOP of A(BC) relative to (AB)C; None unless all are products of two matrices.
 
-    Args:
-        program: The program.
-        first: The row of AB.
-        users: The rows of all products of which it is a factor.
+    `first` is the row of AB, and `users` are those of all products of which it is a factor.
     """
     sides = _sides(program, first)
     orders = [_terms(program, first, second) for second in users]
@@ -422,10 +416,6 @@ def readers_of_expanded(
 
     An operation that computes as many elements from an expanded array and small ones writes an
     expanded array, too.
-
-    Args:
-        signals: The worker's facts.
-        expanding: The operations that expand arrays.
     """
     readers: dict[int, XlaOperation] = {}
     less_bytes: Counter[int] = Counter()

@@ -209,11 +209,6 @@ def wire_time_ns(signals: Signals, collectives: Collectives, size_bytes: Float64
     """Time of all-reduces of some sizes on the link, without latency; shape (n,).
 
     A ring sends 2 (n-1)/n of the bytes over each link. A tree sends all of them up and down.
-
-    Args:
-        signals: The rank.
-        collectives: Some of its collectives.
-        size_bytes: The size of each; shape (n,).
     """
     ranks = np.maximum(collectives.group_size, 1)
     factor = np.where(_is_tree(signals, collectives), 2.0, 2.0 * (ranks - 1) / ranks)
@@ -254,11 +249,7 @@ _FACTORS = {
 def fit_of(collectives: Collectives, taken_ns: Int64, wire: Float64, operation: str) -> Fit | None:
     """Latency and bandwidth of an operation; None if its sizes are too similar to tell.
 
-    Args:
-        collectives: All collectives.
-        taken_ns: Time of each without waiting; shape (n,).
-        wire: Bytes on the wire of each; shape (n,).
-        operation: The operation to fit.
+    `taken_ns` is the time of each collective without waiting, and `wire` its bytes on the wire.
     """
     is_fitted = collectives.of(operation) & np.isfinite(wire)
     is_fitted &= wire > 0
@@ -378,9 +369,7 @@ def all_reduce_sizes(signals: Signals, all_reduces: Mask) -> AllReduceSizes:
 
     The gradients' size follows from the user's parameter count, or from what autograd accumulates.
 
-    Args:
-        signals: The worker's facts.
-        all_reduces: Which of its collectives are all-reduces, shape (n,).
+    `all_reduces` has shape (n,), as `signals.collectives`.
     """
     collectives, steps = collectives_of(signals), signals.steps.count
     if collectives.sizes_known:

@@ -97,14 +97,8 @@ class DominantCollective(Struct, frozen=True):
 def exposed_once_ns(signals: Signals, chosen: Mask) -> Int64:
     """The exposed part of each collective, with no time counted for two of them.
 
-    Where several of them run at the same time, it counts for the one that began first.
-
-    Args:
-        signals: The worker's facts.
-        chosen: Which of its collectives, shape (collectives,).
-
-    Returns:
-        Shape (collectives,); 0 for those that are not chosen.
+    Where several of them run at the same time, it counts for the one that began first. It is 0 for
+    those that are not chosen; shape (collectives,).
     """
     collectives, events = collectives_of(signals), signals.trace.events
     if signals.trace.totals is not None:  # sums have no times of their own

@@ -63,12 +63,8 @@ def aligned_numbers(
     Recorded sequence numbers stay. The others become positions in the list of the rank that
     recorded most of the stream.
 
-    Args:
-        sources: Sources of the workers, with their wall clocks at time 0 where known.
-        tables: Their collectives, in the same order.
-
-    Returns:
-        Shape (n,) for each worker; -1 where no shift fits.
+    Sources have wall clocks at time 0 where known, and `tables` the same order. A number is -1
+    where no shift fits.
     """
     numbers = [table.number.copy() for table in tables]
     for stream, members in _unnumbered(tables).items():
@@ -233,13 +229,10 @@ class Clocks(Struct, frozen=True):
 def align_clocks(
     sources: Sequence[Source], rank: Int32, collective: Int32, end_ns: Int64
 ) -> Clocks:
-    """Align the workers' clocks.
+    """Align the workers' clocks, beginning with the wall clocks of their sources at time 0.
 
-    Args:
-        sources: Sources of the workers; their wall clocks at time 0 are the initial values.
-        rank: The worker of each end; shape (ends,).
-        collective: The collective of each end, ascending; shape (ends,).
-        end_ns: The end on the worker's own clock; shape (ends,).
+    For each end, of shape (ends,), `rank` is the worker and `end_ns` the time on its own clock.
+    Collectives are ascending.
     """
     count = len(sources)
     origins = [source.origin_unix_ns for source in sources]

@@ -111,8 +111,7 @@ def dimension_of_collectives(signals: Signals) -> NDArray[np.uint8]:
 def dimension_of_axes(names: str) -> Dimension:
     """The dimension of a group that spans some axes of a mesh; unknown where axes disagree.
 
-    Args:
-        names: The axes, such as `data,fsdp`.
+    Names are joined by commas, such as `data,fsdp`.
     """
     found = {_OF_AXIS.get(name.strip().lower(), Dimension.UNKNOWN) for name in names.split(",")}
     if found == {Dimension.DATA, Dimension.SHARDED}:
@@ -234,11 +233,7 @@ def _with_few_unknown(
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Let the least busy groups of unknown purpose share a row, if there are too many.
 
-    Args:
-        first: The first collective of each row.
-        of_row: The row of each collective.
-        unknown: Whether the purpose of each collective is unknown.
-        duration_ns: Of each collective.
+    `first` is the first collective of each row, and `of_row` the row of each collective.
     """
     is_unknown = unknown[first]
     if int(is_unknown.sum()) <= MAX_UNKNOWN:

@@ -76,9 +76,7 @@ def collectives_kept(workers: int) -> int:
 def summarize(signals: Signals, max_collectives: int = MAX_COLLECTIVES) -> RankSummary:
     """Summarize one rank.
 
-    Args:
-        signals: The rank.
-        max_collectives: How many collectives to keep from the start; the same on all ranks.
+    It keeps the first `max_collectives`, the same number on all ranks.
     """
     trace, steps, attribution = signals.trace, signals.steps, signals.attribution
     device, facts = signals.device, signals.device_facts

@@ -82,9 +82,7 @@ class Ranks(Struct, frozen=True):
 def reduce_ranks(sources: Sequence[Source], summaries: Sequence[RankSummary]) -> Ranks:
     """Combine the workers of a run.
 
-    Args:
-        sources: Their sources, in the run's order.
-        summaries: Their summaries, in the same order.
+    Sources and summaries are in the run's order.
     """
     matched = match_collectives(sources, summaries)
     count = len(summaries)

@@ -61,10 +61,7 @@ def excess_by_cause(ranks: Ranks, worker: int, late: tuple[int, ...]) -> tuple[E
     Programs that share the cores of one host take turns. A longer compute time then says nothing
     about a program's own work, unless its shapes show that it has more.
 
-    Args:
-        ranks: All ranks.
-        worker: The late worker.
-        late: All late workers; they are not part of the median.
+    Late workers are no part of the median.
     """
     totals = np.stack([summary.cause_total_ns for summary in ranks.summaries]).astype(np.float64)
     steps: Float64 = np.array([summary.step_count for summary in ranks.summaries], dtype=np.float64)
@@ -108,10 +105,7 @@ def _runs_as_many_operators(ranks: Ranks, worker: int, in_time: NDArray[np.int64
 def preempted_more_ns(ranks: Ranks, worker: int, late: tuple[int, ...]) -> float:
     """Idle time per step while a late worker's calls lost their core, above the median in time.
 
-    Args:
-        ranks: All ranks.
-        worker: The late worker.
-        late: All late workers; they are not part of the median.
+    Late workers are no part of the median.
     """
     per_step = np.array([s.preempted_ns / s.step_count for s in ranks.summaries])
     in_time = np.setdiff1d(np.arange(len(ranks)), (*late, worker))
@@ -268,13 +262,8 @@ def lateness(signals: Signals) -> Lateness | None:
 def waiting_for(ranks: Ranks, most: int) -> list[tuple[int, Int64]]:
     """Which workers wait for which, in used steps.
 
-    Args:
-        ranks: All ranks.
-        most: The largest number of workers to return.
-
-    Returns:
-        Workers that arrive last, those that cause most waiting first. Each comes with the time that
-        every worker waits for it; shape (workers,).
+    At most `most` workers that arrive last, those that cause most waiting first. Each comes with
+    the time that every worker waits for it; shape (workers,).
     """
     matched, count = ranks.matched, len(ranks)
     counted = (steps_of(ranks) != NO_STEP)[matched.collective]
@@ -347,9 +336,7 @@ def _waits(ranks: Ranks, *, covered: bool) -> Int64:
 
     A rank may wait in several collectives at once: each moment counts for the first one.
 
-    Args:
-        ranks: All ranks.
-        covered: Whether to count waiting that compute covers.
+    Waiting that compute covers counts only if `covered`.
     """
     matched = ranks.matched
     waits = np.zeros(len(matched.rank), dtype=np.int64)
@@ -405,11 +392,8 @@ def _whole_steps(
 ) -> tuple[Int64, int]:
     """Steps of a worker in which most of its collectives are known, and how many it has.
 
-    Args:
-        ranks: All ranks.
-        worker: The worker.
-        step: Number of each matched collective's step.
-        is_known: Which matched collectives count.
+    `step` is the number of each matched collective's step, and `is_known` tells which of them
+    count.
     """
     table, matched = ranks.summaries[worker].collectives, ranks.matched
     together = np.array([stream[1] in LEFT_TOGETHER for stream in table.streams], dtype=bool)

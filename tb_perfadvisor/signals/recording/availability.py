@@ -342,12 +342,7 @@ def why_missing(signals: Signals, need: Need) -> Missing | None:
 
 
 def why_not_looked(signals: Signals, look: Look) -> Missing | None:
-    """Why the recorder could not look for something in the tensors of some steps; None if it did.
-
-    Args:
-        signals: The worker's facts.
-        look: What for.
-    """
+    """Why the recorder could not look for something in the tensors of steps; None if it did."""
     examined = signals.trace.facts.examined
     for failed in examined.failed if examined is not None else ():
         if failed.look == look:

@@ -88,14 +88,10 @@ def _set_option(
 ) -> tuple[Hint, ...]:
     """Variants of an option of torch.profiler.profile.
 
-    Args:
-        keyword: The argument of torch.profiler.profile.
-        nsight: What it is with Nsight Systems.
-        vllm: The key of vLLM's profiler config.
-        sglang: The key of SGLang's /start_profile request; empty if it has none.
-        megatron: Megatron's option; empty if it has none.
-        purpose: The end of the sentence for plain PyTorch.
-        rich_framework: The framework whose rich recordings have it; empty for all.
+    `keyword` is the argument of torch.profiler.profile, `nsight` what it is with Nsight Systems,
+    `vllm` the key of vLLM's profiler config, and `sglang` that of SGLang's /start_profile request.
+    SGLang and Megatron may have none. `purpose` ends the sentence for plain PyTorch. Only rich
+    recordings of `rich_framework` have the option, or of all if it is empty.
     """
     rich = (
         "perfadvisor records this in some steps only, in directories whose names end with _rich: "
@@ -394,9 +390,7 @@ FEWEST_SPELLS = 4
 def recompiled(lines: Lines | None, fewest_spells: float = FEWEST_SPELLS) -> tuple[Line, ...]:
     """The lines that were seen to wait for compilations in several spells, apart from each other.
 
-    Args:
-        lines: Those that were seen.
-        fewest_spells: In fewer, what is compiled may be needed.
+    In fewer spells, what is compiled may be needed.
     """
     return tuple(
         line

@@ -53,13 +53,8 @@ _NEVER = np.int64(-1) << 62
 def recording_pauses(trace: Trace, rows: Int32) -> Intervals:
     """When recording delayed threads before and after operators.
 
-    Args:
-        trace: The trace.
-        rows: Operators in order of start; shape (n,).
-
-    Returns:
-        Pauses, none for a thread with too few calls of this kind. A pause is at most the gap
-        between an operator and the previous or next event on its thread.
+    `rows` are operators in order of start. A thread with too few calls of this kind has no pauses.
+    A pause is at most the gap between an operator and the previous or next event on its thread.
     """
     events, is_call = trace.events, _calls(trace, rows)
     parent = events.parent[rows]
@@ -92,12 +87,9 @@ def _pause(
 ) -> Int64:
     """How long recording took before each operator of a thread, in order; 0 if unknown.
 
-    Args:
-        at_ns: Starts of the operators; shape (n,).
-        caller_at_ns: Starts of the operators that called them; shape (n,).
-        is_call: Whether the caller only calls this operator; shape (n,).
-        starts_ns: Starts of all events on the thread.
-        ends_ns: Ends of all events on the thread.
+    `at_ns` and `caller_at_ns` are starts of the operators and of those that called them, and
+    `is_call` tells whether the caller only calls this one; shape (n,). `starts_ns` and `ends_ns`
+    are of all events on the thread.
     """
     gap_ns = at_ns - _last_bound(at_ns, starts_ns, ends_ns)
     # If the caller called another operator before, the gap starts with that operator's end.

@@ -37,9 +37,7 @@ def start_up(signals: Signals) -> Intervals:
 def is_start_up(signals: Signals, expected_ns: int = 0) -> bool:
     """Whether most of the used window is start-up, or a third of it and more than can be saved.
 
-    Args:
-        signals: Of the reference worker.
-        expected_ns: What all findings are expected to save.
+    All findings are expected to save `expected_ns`.
     """
     if is_only_log(signals):
         return False

@@ -380,15 +380,7 @@ def _is_last(course: Course, place: int) -> bool:
 
 
 def held_bytes(course: Course, chosen: NDArray[np.bool_]) -> Int64:
-    """What some allocations hold in each state.
-
-    Args:
-        course: Of one device.
-        chosen: Which of the course's allocations, shape (allocations,).
-
-    Returns:
-        Bytes, shape (states,).
-    """
+    """What some allocations hold in each state; shape (states,)."""
     some = course.allocations.select(chosen)
     change = np.zeros(len(course) + 1, dtype=np.int64)
     np.add.at(change, some.since, some.bytes)
@@ -402,8 +394,6 @@ def freed_at_peak(course: Course, removed: Int64) -> int:
 
     It falls by less than what is removed at the peak if another state is then the fullest.
 
-    Args:
-        course: Of one device.
-        removed: Bytes, shape (states,).
+    `removed` are bytes, shape (states,).
     """
     return course.peak_allocated_bytes - int((course.allocated_bytes - removed).max())

@@ -128,9 +128,7 @@ def _number_of_calls(count: Int64, held: NDArray[np.float64]) -> int | None:
     A call may make several tensors at one line. At a peak in the backward pass, the latest call's
     tensors are partly freed.
 
-    Args:
-        count: How many tensors each call stack has, shape (stacks,).
-        held: What they hold, shape (stacks,).
+    `count` is how many tensors each call stack has, and `held` what they hold; shape (stacks,).
     """
     for calls in np.unique(count[count >= _FEWEST_CALLS]).tolist():
         in_each = np.maximum(np.rint(count / calls), 1)
@@ -203,10 +201,7 @@ def _progress(since: Int64, phase: Int64, states: int) -> NDArray[np.float64]:
     None in the forward pass, all in the optimizer's step, and in the backward pass as much as it
     has come along. Between the first of several backward passes and the step, all of them.
 
-    Args:
-        since: The states in which allocations begin, rising; shape (n,).
-        phase: What made each; shape (n,).
-        states: How many states there are.
+    Allocations begin in the states `since`, rising, and `phase` is what made each.
     """
     done = np.where(phase == _FORWARD, 0.0, 1.0)
     edges = np.flatnonzero(np.diff(np.concatenate([[-1], phase, [-1]])))

@@ -76,9 +76,7 @@ class Sites(Struct, frozen=True):
     def are(self, allocations: Allocations, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which allocations have a stack for which a column holds.
 
-        Args:
-            allocations: Of the snapshot.
-            chosen: One value for each of `of_stacks`.
+        `chosen` is the column, with a value for each of `of_stacks`.
         """
         # What was there before the history and has no stack is unknown, not autograd's.
         has_site = (allocations.stack >= 0) | (allocations.since > 0)

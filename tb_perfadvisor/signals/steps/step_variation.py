@@ -97,8 +97,7 @@ class StepVariation(Struct, frozen=True):
     def grown(self, index: NDArray[np.intp]) -> tuple[str, Int64]:
         """The part that grows most in some steps, compared with the median of the other steps.
 
-        Returns:
-            The part, and its extra time in each of the steps; shape (index,).
+        The extra time is that of each of the steps; shape (index,).
         """
         is_other = self.is_comparable.copy()
         is_other[index] = False
@@ -145,9 +144,8 @@ def in_steps(signals: Signals, part: str, index: NDArray[np.intp]) -> Intervals:
 def dominant_event(signals: Signals, claims: Intervals, excess_ns: int) -> tuple[str, SelfTime]:
     """The event that takes most of some extra time on the host.
 
-    Returns:
-        Its name ("" if no recorded event does), and the self time of all events on the step's
-        thread.
+    The name is empty if no recorded event does. The self time is that of all events on the step's
+    thread.
     """
     times = self_time(signals.trace, signals.step_track, claims)
     is_most = bool(times.names) and 2 * times.self_ns[0] >= excess_ns

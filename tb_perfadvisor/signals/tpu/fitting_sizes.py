@@ -83,12 +83,8 @@ def fitting_size(
 ) -> FittingSize | None:
     """The size near an operation's own with the shortest time; None if none is faster.
 
-    Args:
-        costs: The model of the device; without it, only arrays are looked at.
-        instruction: The operation.
-        multiplication: The product or convolution that it is; None for others.
-        now_ns: Duration of one execution.
-        largest_change: How far a size may move, relative to itself.
+    Without the model of the device, only arrays are looked at. `now_ns` is the duration of one
+    execution. A size may move by `largest_change`, relative to itself.
     """
     sizes: Iterator[FittingSize] = iter(())
     if multiplication is None:
@@ -202,10 +198,7 @@ def fit_operations(
 ) -> tuple[FittedOperation, ...]:
     """The operations that another size makes faster, with the best one of each.
 
-    Args:
-        signals: The worker's facts.
-        operations: Operations with padding.
-        largest_change: How far a size may move, relative to itself.
+    A size may move by `largest_change`, relative to itself.
     """
     costs, trace = costs_of(signals), signals.trace
     found = []
@@ -261,18 +254,9 @@ def _question(
 def time_of_batch(
     signals: Signals, operations: Sequence[OperationPadding], batch: int, room: int
 ) -> float | None:
-    """Time of the products of a batch with a larger batch, relative to now.
+    """Time of the products of a batch with a larger batch, relative to now; None if unknown.
 
-    By the model, or by the bytes if they explain the time.
-
-    Args:
-        signals: The worker's facts.
-        operations: Operations with padding.
-        batch: The batch.
-        room: The larger batch.
-
-    Returns:
-        None if neither tells the time.
+    By the model, or by the bytes if they explain the time. `room` is the larger batch.
     """
     costs, trace = costs_of(signals), signals.trace
     now = then = 0.0

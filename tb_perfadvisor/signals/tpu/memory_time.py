@@ -43,9 +43,7 @@ def achievable_bandwidth(signals: Signals) -> float | None:
 def memory_bandwidth(signals: Signals, *, at_peak: bool) -> float | None:
     """Bytes per second of the device's memory; None if unknown.
 
-    Args:
-        signals: The worker's facts.
-        at_peak: Whether by the data sheet, or what large transfers reach.
+    With `at_peak`, it is that of the data sheet, else what large transfers reach.
     """
     facts = signals.device_facts
     peaks = facts.peaks if facts is not None else None
@@ -57,10 +55,7 @@ def memory_bandwidth(signals: Signals, *, at_peak: bool) -> float | None:
 def needed_ns(signals: Signals, operation: XlaOperation, *, at_peak: bool = False) -> float:
     """What the bytes of one execution need; NaN if unknown.
 
-    Args:
-        signals: The worker's facts.
-        operation: The operation.
-        at_peak: Whether at the bandwidth of the data sheet, or at what large transfers reach.
+    With `at_peak`, the bandwidth is that of the data sheet, else what large transfers reach.
     """
     time_ns = float(memory_times(signals)[operation.op])
     facts = signals.device_facts

@@ -142,10 +142,8 @@ def multiplication_of(
 ) -> Multiplication | None:
     """The product or convolution of an operation; None for other operations.
 
-    Args:
-        instruction: The operation.
-        flop: FLOP of one execution, which reveal what a fusion contracts; NaN if unknown.
-        inside: The product or convolution inside of a fusion, if the profile has it.
+    `flop` of one execution reveals what a fusion contracts; NaN if unknown. `inside` is the
+    product or convolution inside of a fusion, if the profile has it.
     """
     for known in (inside, instruction):
         if known is not None:
@@ -183,9 +181,7 @@ def convolution_of(instruction: Instruction) -> Convolution | None:
 def product_of(instruction: Instruction, flop: float) -> Product | None:
     """The sizes of a matrix product; None for other operations, and for windows on images.
 
-    Args:
-        instruction: The operation.
-        flop: FLOP of one execution, which reveal what a fusion contracts; NaN if unknown.
+    `flop` of one execution reveals what a fusion contracts; NaN if unknown.
     """
     contracted = contracted_dimensions(instruction, flop)
     if not contracted:
@@ -211,10 +207,8 @@ def _pair(
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
     """Batch, rows and columns of a product of two operands; None if they do not give the result.
 
-    Args:
-        result: The result.
-        left: Sizes of the first operand without the contracted one, by how often they occur.
-        right: Those of the second one.
+    `left` and `right` are the sizes of the operands without the contracted one, by how often they
+    occur.
     """
     sizes = Counter(result.dims)
     columns, rows = sizes - left, sizes - right

@@ -91,9 +91,7 @@ def operation_paddings(signals: Signals) -> tuple[OperationPadding, ...]:
 def padding_of(instruction: Instruction, flop: float = np.nan) -> Padding | None:
     """The padding of an operation; None if none of its arrays is tiled.
 
-    Args:
-        instruction: The operation.
-        flop: FLOP of one execution, which reveal what a fusion contracts; NaN if unknown.
+    `flop` of one execution reveals what a fusion contracts; NaN if unknown.
     """
     shapes = [shape for shape in moved_arrays(instruction) if shape.tiles and shape.elements]
     if not shapes:
@@ -117,9 +115,7 @@ def batch_of(instruction: Instruction, flop: float = np.nan) -> tuple[int, int] 
     does not name its batch: it is a small size in both the result and an operand, along the second
     of the tiled dimensions.
 
-    Args:
-        instruction: The operation.
-        flop: FLOP of one execution; NaN if unknown.
+    `flop` is that of one execution; NaN if unknown.
     """
     if not instruction.operands or not instruction.results:
         return None
@@ -186,9 +182,7 @@ def _product_result(instruction: Instruction) -> Shape:
 def contracted_dimensions(instruction: Instruction, flop: float) -> list[tuple[Shape, int]]:
     """The dimensions that a matrix product sums over, each of an operand; empty if it is none.
 
-    Args:
-        instruction: The operation.
-        flop: FLOP of one execution, which reveal what a fusion contracts; NaN if unknown.
+    `flop` of one execution reveals what a fusion contracts; NaN if unknown.
     """
     if not instruction.results or len(instruction.operands) < 2:
         return []

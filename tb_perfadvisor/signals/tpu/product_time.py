@@ -103,14 +103,11 @@ def product_flop(product: Instruction) -> float | None:
 
 
 def separated_by_window(product: Instruction) -> tuple[int, int]:
-    """The groups or batches that a convolution keeps apart by its window.
+    """The number of groups or batches that a convolution keeps apart by its window; 1 if none.
 
     XLA makes a spatial dimension of them. Its window has their number, but the input is dilated so
-    much that the window meets one of them at a time: `size=8 stride=7 lhs_dilate=8`.
-
-    Returns:
-        The number of groups or batches, 1 if there are none; and the number of other dimensions of
-        the window.
+    much that the window meets one of them at a time: `size=8 stride=7 lhs_dilate=8`. The second
+    number is that of the other dimensions of the window.
     """
     sizes, strides, dilations = (
         _window(product, name) for name in ("size", "stride", "lhs_dilate")
@@ -138,12 +135,8 @@ def product_time_ns(
     """The time of the product in an operation; None if it is unknown.
 
     That is what the model of shapes expects of the compiler, if it knows the device. Else it is the
-    time of the FLOP at the rate that products reach.
-
-    Args:
-        signals: The worker's facts.
-        operation: The operation.
-        at_peak: Whether at the peak of the data sheet instead.
+    time of the FLOP at the rate that products reach. With `at_peak`, it is the time at the peak of
+    the data sheet.
     """
     if operation.product is None:
         return None
@@ -166,10 +159,7 @@ def _modeled_ns(signals: Signals, instruction: Instruction) -> float | None:
 def flop_time_ns(signals: Signals, flop: float, *, at_peak: bool = False) -> float | None:
     """The time of some FLOP on the matrix unit; None if its rate is unknown.
 
-    Args:
-        signals: The worker's facts.
-        flop: The FLOP.
-        at_peak: Whether at the peak of the data sheet, or at what products reach in practice.
+    With `at_peak`, the rate is the peak of the data sheet, else what products reach in practice.
     """
     facts = signals.device_facts
     peaks = facts.peaks if facts is not None else None

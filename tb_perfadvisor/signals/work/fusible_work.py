@@ -131,10 +131,8 @@ class _Kernel:
 def fused_traffic(sequence: Iterable[Operands | None], *, estimated: bool = False) -> FusedTraffic:
     """What operators move one by one, and fused.
 
-    Args:
-        sequence: Operators in the order in which the device runs them; None for those that may
-            read anything.
-        estimated: Whether sizes are estimates, so that equal tensors differ a little.
+    Operators are in the order in which the device runs them; None stands for those that may read
+    anything. If sizes are `estimated`, equal tensors differ a little.
     """
     fusion = _Fusion(estimated)
     kernels: list[_Kernel | None] = []
@@ -434,8 +432,7 @@ def _traffic(
 ) -> tuple[FusedTraffic, NDArray[np.bool_]]:
     """What all sequences move. Equal sequences are counted once.
 
-    Returns:
-        The traffic of all pieces of work, and whether each fused kernel is estimated.
+    The second result tells whether each fused kernel is estimated.
     """
     known: dict[tuple[bytes, bool], FusedTraffic] = {}
     parts: list[tuple[FusedTraffic, bool]] = []
@@ -607,13 +604,7 @@ def _common(signals: Signals) -> Int64:
 def _estimated(name: str, family: KernelFamily, duration_ns: int) -> Operands | None:
     """What an eager kernel reads and writes, in units of the bytes of a nanosecond.
 
-    Args:
-        name: Of the kernel.
-        family: Of the kernel.
-        duration_ns: How long it takes.
-
-    Returns:
-        None for kernels that PyTorch's own operators do not launch.
+    None for kernels that PyTorch's own operators do not launch.
     """
     reads, stored, writes = _operand_counts(name, family)
     if not reads + stored + writes:

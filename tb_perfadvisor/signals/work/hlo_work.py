@@ -28,14 +28,10 @@ _GEMM_CALLS: Final = ("__cublas$", "__cublaslt$", "__hipblaslt$")
 
 @lru_cache(maxsize=16_384)
 def work_of_hlo(text: str, family: KernelFamily) -> Work | None:
-    """The work of one execution.
+    """The work of one execution; None if the text does not tell.
 
-    Args:
-        text: The operation with shapes: `%name = shape opcode(shape %operand, …), …`.
-        family: What it computes, according to its category or kernel.
-
-    Returns:
-        None if the text does not tell.
+    The text is the operation with shapes: `%name = shape opcode(shape %operand, …), …`. The family
+    is what it computes, according to its category or kernel.
     """
     instruction = parse_instruction(text)
     if instruction is None or not instruction.results or not instruction.operands:

@@ -84,11 +84,7 @@ def times_in_format(
     numbers give a memory-bound kernel. At worst, kernels save half as much. Where shapes are
     unknown, the ratio of the peaks gives the best time, and half of the current time is expected.
 
-    Args:
-        signals: Signals of one rank.
-        kernels: Kernels that compute with wider numbers.
-        number_format: One of `NUMBER_FORMATS`.
-        peaks: Peaks of the device.
+    The kernels compute with wider numbers; `number_format` is one of `NUMBER_FORMATS`.
     """
     rooflines, now_ns = roofline(signals), kernels.duration_ns.astype(np.float64)
     roof_ns = rooflines.achievable_in(number_format, peaks)[kernels.entry]

@@ -28,16 +28,11 @@ from tb_perfadvisor.trace import KernelFamily
 
 @lru_cache(maxsize=16_384)  # layers and steps repeat
 def work_of_operator(name: str, shapes: str, dtypes: str, values: str) -> Work | None:
-    """The work of one execution.
+    """The work of one execution; None if the shapes do not tell or the operator has no formula.
 
-    Args:
-        name: PyTorch's name of the operator, such as `aten::mm`.
-        shapes: Shapes of its inputs, as JSON.
-        dtypes: Types of its inputs, separated by semicolons.
-        values: Values of inputs that are not arrays, as JSON; empty if not recorded.
-
-    Returns:
-        None if the shapes do not tell or there is no formula for the operator.
+    `name` is PyTorch's, such as `aten::mm`. Shapes and types are those of the inputs, as JSON and
+    separated by semicolons. `values` are those of inputs that are not arrays, as JSON; empty if not
+    recorded.
     """
     formula = _formula(name)
     if formula is None:
@@ -361,17 +356,10 @@ _LONGEST_ROW: Final = 32_768
 
 @lru_cache(maxsize=16_384)  # layers and steps repeat
 def operands_of(name: str, shapes: str, dtypes: str, values: str) -> Operands | None:
-    """The tensors that one execution reads and writes.
+    """The tensors that one execution reads and writes; None if the shapes do not tell.
 
-    Args:
-        name: PyTorch's name of the operator, such as `aten::mul`.
-        shapes: Shapes of its inputs, as JSON.
-        dtypes: Types of its inputs, separated by semicolons.
-        values: Values of inputs that are not arrays, as JSON; empty if not recorded.
-
-    Returns:
-        None if the shapes do not tell. Operators that no compiler fuses, such as matrix products,
-        are not `fusible`.
+    Arguments are those of `work_of_operator`. Operators that no compiler fuses, such as matrix
+    products, are not `fusible`.
     """
     operator = name.removeprefix("aten::")
     try:
@@ -453,9 +441,8 @@ def _statistics(operator: str, inputs: Inputs, extents: tuple[Extent, ...]) -> O
 def _reduced(shape: Shape, dims: str) -> tuple[int, bool]:
     """Number of results of a reduction, and whether each depends on one row of the memory.
 
-    Args:
-        shape: Of its input.
-        dims: The recorded dimensions, such as `[-1]`; empty if unknown.
+    `shape` is that of its input. `dims` are the recorded dimensions, such as `[-1]`; empty if
+    unknown.
     """
     try:
         value = msgspec.json.decode(dims)

@@ -20,8 +20,7 @@ from tb_perfadvisor.trace.tables import Int32
 def matrix_flop(signals: Signals) -> float | None:
     """FLOP of products per used step, from their shapes, for comparing ranks regardless of time.
 
-    Returns:
-        The mean over the used steps, without operators of unknown shape; None if none are known.
+    It is the mean over the used steps, without operators of unknown shape; None if none are known.
     """
     _, works = outermost_products(signals)
     flop = sum(work.flop for work in (*works, *replayed_products(signals).work))
@@ -68,9 +67,7 @@ def replayed_products(signals: Signals) -> ReplayedProducts:
 def _outermost(signals: Signals, is_chosen: NDArray[np.bool_]) -> tuple[Int32, NDArray[np.object_]]:
     """The outermost of some operators with a known product, and the `Work` of each; shape (n,).
 
-    Args:
-        signals: Signals of one rank.
-        is_chosen: Which rows of the table of operators to look at.
+    `is_chosen` tells which rows of the table of operators to look at.
     """
     trace = signals.trace
     table, events = trace.operators, trace.events

@@ -47,10 +47,8 @@ def convolution_product(
 ) -> Matmul:
     """The matrix product equivalent to a convolution: positions by channels, over its window.
 
-    Args:
-        output: Shape (batch, channels, positions …).
-        weight: Shape (output channels, input channels per group, window …).
-        groups: Number of groups of channels that are convolved separately.
+    The output has shape (batch, channels, positions …), and the weight (output channels, input
+    channels per group, window …). Groups of channels are convolved separately.
     """
     positions = output[0] * prod(output[2:])
     return Matmul(groups, positions, output[1] // groups, prod(weight[1:]))

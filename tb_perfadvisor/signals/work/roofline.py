@@ -97,12 +97,8 @@ class Demand(Struct, frozen=True):
 def wave_waste(products: Int64, multiprocessors: int | None) -> Float64:
     """Time that products take in waves, relative to multiprocessors that are always busy.
 
-    Args:
-        products: Batch, m, n and k of each; shape (n, 4). 0 stands for no product.
-        multiprocessors: Of the device; None if unknown.
-
-    Returns:
-        At least 1; shape (n,).
+    It is at least 1. `products` has batch, m, n and k of each, shape (n, 4); 0 stands for no
+    product.
     """
     if not multiprocessors:
         return np.ones(len(products))
@@ -128,15 +124,10 @@ def _tile_side(size: Float64) -> Float64:
 
 
 def achievable_times(demand: Demand, rate: Float64, peaks: Peaks | None) -> tuple[Float64, Int8]:
-    """Achievable times of kernels, and what limits each.
+    """Achievable times of kernels in nanoseconds, NaN if unknown, and what limits each; shape (n,).
 
-    Args:
-        demand: What they have to do.
-        rate: The peak FLOP/s that limits each; NaN if unknown.
-        peaks: Peaks of the device.
-
-    Returns:
-        Nanoseconds, NaN if unknown; and a key of `BOUNDS` or `UNKNOWN_BOUND`. Shape (n,) each.
+    A limit is a key of `BOUNDS` or `UNKNOWN_BOUND`. `rate` is the peak FLOP/s that limits each
+    kernel; NaN if unknown.
     """
     count = len(rate)
     achievable_ns = np.empty(count)
@@ -226,12 +217,8 @@ class Roofline(Struct, frozen=True):
     def achievable_in(self, number_format: str, peaks: Peaks) -> Float64:
         """Achievable time of each matrix kernel in another number format; shape (n,).
 
-        Args:
-            number_format: One of `NUMBER_FORMATS`.
-            peaks: Peaks of the device.
-
-        Returns:
-            NaN for other kernels, and if the work is unknown.
+        It is NaN for other kernels, and if the work is unknown. The number format is one of
+        `NUMBER_FORMATS`.
         """
         bits = _FORMAT_BITS[self.number_format]
         then_bits = np.full(len(bits), bits_of(number_format), dtype=np.float64)
@@ -303,12 +290,8 @@ def _demand(
 ) -> Demand:
     """What kernels have to do.
 
-    Args:
-        flop: Of each kernel; shape (n,).
-        traffic_bytes: Shape (n,).
-        bits: Width of its numbers; shape (n,).
-        sizes: Batch, m, n and k of its product; shape (n, 4).
-        waste: `wave_waste` of its product, 0 for other kernels; shape (n,).
+    `bits` is the width of each kernel's numbers. `sizes` has batch, m, n and k of its product,
+    shape (n, 4), and `waste` is the product's `wave_waste`, 0 for other kernels.
     """
     is_product = waste > 0
     return Demand(
@@ -361,11 +344,7 @@ class _Columns(Struct):
     ) -> None:
         """Give entries their shares of their groups' work.
 
-        Args:
-            index: Entries; shape (n,).
-            share: Share of the group's work; shape (n,).
-            group: Index into `works`; shape (n,).
-            works: The work of each group.
+        `index`, `share` of the group's work and `group`, an index into `works`, have shape (n,).
         """
         self.flop[index] = np.array([work.flop for work in works])[group] * share
         self.traffic_bytes[index] = np.array([work.traffic_bytes for work in works])[group] * share

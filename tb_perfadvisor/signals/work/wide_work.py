@@ -53,12 +53,8 @@ def work_for_16_bits(signals: Signals, minimum_ratio: float) -> WorkFor16Bits | 
 
     Other kernels than products are expected to save a quarter of their time, at best half of it.
 
-    Args:
-        signals: The worker's facts.
-        minimum_ratio: How much faster a product has to be by the device's peaks.
-
-    Returns:
-        None if the device is unknown, or its peak in 16 bits is.
+    None if the device is unknown, or its peak in 16 bits is. By the device's peaks, a product has
+    to be `minimum_ratio` times faster.
     """
     facts = signals.device_facts
     peaks = facts.peaks if facts is not None else None

@@ -136,12 +136,9 @@ def calls_by_function(trace: Trace) -> list[FunctionCalls]:
 def most_costly_function(trace: Trace, fewest: int, shortest_ns: int) -> FunctionCalls | None:
     """The function with most time, among those called repeatedly at intervals; None if none is.
 
-    Args:
-        trace: The trace.
-        fewest: The fewest calls.
-        shortest_ns: The shortest median time from one call to the next, if the program calls
-            several functions. Calls that return before their work is done may follow faster:
-            then the time of the work counts.
+    It has at least `fewest` calls. If the program calls several functions, the median time from one
+    call to the next is at least `shortest_ns`. Calls that return before their work is done may
+    follow faster: then the time of the work counts.
     """
     # The steps of a program may be shorter if it calls nothing else.
     is_only = len(distinct(trace.events.name[top_level_calls(trace)])) == 1
@@ -393,10 +390,7 @@ def _runs_of(trace: Trace, calls: FunctionCalls) -> Int64 | None:
 def owner_by_time(start_ns: Int64, end_ns: Int64, at_ns: Int64) -> Int64:
     """The window that each time lies in; -1 for none.
 
-    Args:
-        start_ns: Start of each window. Shape (windows,), in order.
-        end_ns: End of each window.
-        at_ns: Times, of any shape.
+    Windows are in order.
     """
     window = last_before(start_ns, at_ns)
     inside: NDArray[np.bool_] = (window >= 0) & (at_ns < end_ns[np.maximum(window, 0)])

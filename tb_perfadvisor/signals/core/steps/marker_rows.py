@@ -64,15 +64,9 @@ def markers_from_rows(
     Where numbers begin again after a pause, or markers of another kind come between, another loop
     begins: the longest one is taken, the last of these.
 
-    Args:
-        trace: The trace.
-        rows: The events.
-        source: What they are.
-        is_inferred: Whether they were not made to mark steps.
-        track: The thread that they are on; -1 for a device.
-        marked_ends: Whether each ends with its step's work.
-        number: The numbers in their names, if these have any.
-        others_ns: When markers of other kinds begin; shape (n,), rising.
+    `is_inferred` tells that the events were not made to mark steps, `marked_ends` that each ends
+    with its step's work. `track` is their thread, or -1 on a device, and `number` has the numbers
+    in their names, if these have any. Markers of other kinds begin at `others_ns`, rising.
     """
     start_ns, end_ns = trace.events.start_ns[rows], trace.events.end_ns[rows]
     if number is None:

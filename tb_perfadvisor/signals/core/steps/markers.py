@@ -119,14 +119,8 @@ def function_run_markers(trace: Trace, timeline: DeviceTimeline) -> Markers | No
 def ends_of_functions(trace: Trace, markers: Int32) -> Int64:
     """Where the work of each step ends on the host: with its last call of the step's function.
 
-    What follows inside a marker of Keras are callbacks: summaries, checkpoints, evaluation.
-
-    Args:
-        trace: The trace.
-        markers: Rows of markers, in order of start; shape (n,).
-
-    Returns:
-        The end of each marker if it has no such call; shape (n,).
+    What follows inside a marker of Keras are callbacks: summaries, checkpoints, evaluation. A
+    marker without such a call keeps its own end. `markers` are rows in order of start.
     """
     events = trace.events
     end_ns: Int64 = events.end_ns[markers].copy()

@@ -90,13 +90,8 @@ def whole_steps(
 ) -> Used:
     """The markers without those that are cut off, or hold almost nothing.
 
-    Args:
-        trace: The trace.
-        timeline: The device.
-        markers: The markers.
-        windows: Their windows.
-        kind: The kind of step of each marker. Shape (markers,).
-        recorded_from_ns: From when on the work of the device was recorded.
+    `kind` is the kind of step of each marker. The work of the device was recorded from
+    `recorded_from_ns` on.
     """
     others = tuple(Excluded(number, OTHER_LOOP) for number in markers.left_out.tolist())
     used = _without_gap_in_numbers(markers, Used(0, len(markers.number), others))

@@ -42,11 +42,7 @@ _OPTIMIZER_STEPS = (
 
 
 def period_of(kinds: Int64) -> int:
-    """After how many pieces of work all kinds come again in the same order; 0 if never.
-
-    Args:
-        kinds: The kind of each piece; shape (pieces,).
-    """
+    """After how many pieces of work all kinds come again in the same order; 0 if never."""
     for period in range(1, min(len(kinds) // 2, _LONGEST) + 1):
         if kinds[period] == kinds[0] and (kinds[period:] == kinds[:-period]).all():
             return period
@@ -94,11 +90,8 @@ def backward_passes(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
 def whole_iterations(markers: Markers, trace: Trace, own: Int32, programs: Int32) -> Markers:
     """Markers of iterations, if each runs the program that marks steps several times.
 
-    Args:
-        markers: One for each run of the program.
-        trace: The trace.
-        own: Its calls or runs, one for each marker.
-        programs: Those of all programs, by start.
+    `markers` has one for each run of the program, as `own` has a call or run for each. `programs`
+    are those of all programs, by start.
     """
     texts: dict[str, int] = {}
     names, name = unique_inverse(trace.events.name[programs])
@@ -136,11 +129,7 @@ def _outermost(trace: Trace, rows: Int32) -> Int32:
 def _kinds_of_work(trace: Trace, rows: Int32, names: Int32, ends_ns: Int64) -> Int64:
     """The kind of each piece of work, by its name and by which operators begin in it, how often.
 
-    Args:
-        trace: The trace.
-        rows: Operators, by start.
-        names: The name of what ends each piece; shape (pieces,).
-        ends_ns: When each piece ends.
+    `rows` are operators, by start. `names` and `ends_ns` are of what ends each piece.
     """
     bounds = np.searchsorted(trace.events.start_ns[rows], ends_ns)
     piece = np.repeat(np.arange(len(bounds)), np.diff(bounds, prepend=0))

@@ -196,10 +196,8 @@ class Steps(Struct, frozen=True):
 def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0) -> Steps:
     """The steps of one trace; without any, the whole window as one.
 
-    Args:
-        trace: The trace.
-        timeline: The device that stands for the rank.
-        recorded_from_ns: From when on the work of the device was recorded.
+    `timeline` is the device that stands for the rank; its work was recorded from `recorded_from_ns`
+    on.
     """
     markers = find_markers(trace, timeline)
     if markers is None:
@@ -286,11 +284,7 @@ def _owners(
 ) -> Int32:
     """The step of each event; -1 for none. Shape (events,).
 
-    Args:
-        trace: The trace.
-        work: The device's work, and when it was launched.
-        host: Start and end of the host's windows.
-        device: Start and end of the device's windows.
+    `host` and `device` are start and end of their windows.
     """
     events = trace.events
     owner = owner_by_time(*host, events.start_ns)

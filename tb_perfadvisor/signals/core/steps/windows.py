@@ -175,13 +175,8 @@ def pace_of(
     it may also have waited for work of earlier steps. Then the device never waits for the host, and
     its windows count.
 
-    Args:
-        trace: The trace.
-        timeline: The device.
-        windows: The windows of all markers.
-        used: The markers that count.
-        is_on_device: Whether the device marks the steps.
-        has_end: Whether it is known where the last step ends on the host.
+    `windows` are those of all markers, of which `used` count. `is_on_device` tells that the device
+    marks the steps, `has_end` that it is known where the last one ends on the host.
     """
     host_end_ns, device_end_ns = windows.host_end_ns[used], windows.device_end_ns[used]
     # A device that is done before the host is waits for it.
@@ -244,10 +239,6 @@ def fetch_before_work(trace: Trace, timeline: DeviceTimeline) -> FirstFetch | No
 
     A first fetch that takes far longer than the later ones does not count: it is the loader's
     start, and the recording shows the program at work after it.
-
-    Args:
-        trace: The trace.
-        timeline: The device that stands for the rank.
     """
     events = trace.events
     linked = timeline.rows[events.launched_by[timeline.rows] >= 0]
