@@ -6,26 +6,40 @@ import os
 import re
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Sequence, Set
+from functools import lru_cache
 from pathlib import Path
 
 from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
 from tb_perfadvisor.ingest import other_recorders
-from tb_perfadvisor.ingest.captures import Listing, Rejected
+from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile, Rejected
 from tb_perfadvisor.ingest.event_files.names import is_event_file
-from tb_perfadvisor.ingest.files.access import list_tree, read_heads
+from tb_perfadvisor.ingest.files.access import list_tree, open_file, read_heads
 from tb_perfadvisor.ingest.files.compression import inflate_head
 from tb_perfadvisor.ingest.files.containment import LEADS_OUT
 from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_url
 from tb_perfadvisor.ingest.format import HEAD_BYTES, FoundFile, Grouped, Sniffed
 from tb_perfadvisor.ingest.formats import FORMATS, claims_trace, format_by_path, sniff
 from tb_perfadvisor.ingest.recorded_facts import is_facts_file, with_facts
-from tb_perfadvisor.ingest.recordings import with_graphs, with_rich, without_left_overs
+from tb_perfadvisor.ingest.recordings import (
+    LEFT_OVER,
+    order_of,
+    series_of,
+    with_graphs,
+    with_rich,
+)
 from tb_perfadvisor.plain_text import printable_name
 
 # Data sets may hold a million JSON files; a trace has a name that says so, or few neighbors.
 MAX_UNCLAIMED = 2_000
 # Each is a request.
 MAX_UNCLAIMED_REMOTE = 500
+_LEFT_OVER_SHARE = 0.5
+"""A recording of a run that is smaller than that part of the one before it is looked into."""
+_FEWEST_EVENTS = 20
+"""Fewer operators and kernels are no step."""
+_INFLATED_BYTES = 16 * HEAD_BYTES
+_WORK = re.compile(rb'"cat"\s*:\s*"(?:cpu_op|Operator|[Kk]ernel)"')
+_WITH_LEFT_OVERS = ("kineto",)
 # The roots of one TensorBoard, or of a notebook's session.
 _MAX_ROOTS = 16
 
@@ -141,7 +155,7 @@ def discover(root: str | os.PathLike[str], boundary: str = "") -> Listing:
         grouped = format.group(files[format.name], grouped)
     gaps = (*tree.gaps, gap) if gap else tree.gaps
     facts = (entry for entry in tree.entries if is_facts_file(entry.path))
-    captures, left_overs = without_left_overs(tree.root, grouped.captures)
+    captures, left_overs = _without_left_overs(tree.root, grouped.captures)
     captures = with_facts(with_graphs(with_rich(captures)), facts)
     return Listing(
         root=tree.root,
@@ -241,3 +255,45 @@ def _session_of(path: str, above: tuple[str, ...]) -> tuple[str, str] | None:
             run = parts[len(above) : index] if index >= len(above) else ()
             return "/".join(run) or ".", "/".join(parts[index + 2 :])
     return None
+
+
+def _without_left_overs(
+    root: str, captures: Sequence[Capture]
+) -> tuple[tuple[Capture, ...], tuple[Rejected, ...]]:
+    """Captures without last recordings of a run that hold no work of a step, which are rejected.
+
+    PyTorch's profiler begins a further cycle when a loop ends (`schedule` without `repeat`), and
+    writes what the program did after it.
+    """
+    series: dict[tuple[str, str], list[Capture]] = defaultdict(list)
+    for capture in captures:
+        if capture.format in _WITH_LEFT_OVERS:
+            series[series_of(capture)].append(capture)
+    rejected: dict[str, Rejected] = {}
+    for recordings in series.values():
+        recordings.sort(key=order_of)
+        while len(recordings) > 1 and _is_left_over(root, recordings[-1], recordings[-2]):
+            capture = recordings.pop()
+            rejected[capture.id] = Rejected(capture.files[0].path, LEFT_OVER)
+    left = tuple(capture for capture in captures if capture.id not in rejected)
+    return left, tuple(rejected.values())
+
+
+def _is_left_over(root: str, last: Capture, before: Capture) -> bool:
+    usual_bytes = min(file.size_bytes for file in before.files)
+    return all(
+        file.size_bytes < min(_LEFT_OVER_SHARE * usual_bytes, HEAD_BYTES)
+        and _work_events(root, file) < _FEWEST_EVENTS
+        for file in last.files
+    )
+
+
+@lru_cache(maxsize=256)
+def _work_events(root: str, file: ProfileFile) -> int:
+    """How many operators and kernels a small file with a step holds; many in any other file."""
+    try:
+        with open_file(root, file) as stream:
+            content = inflate_head(stream.read(HEAD_BYTES), _INFLATED_BYTES)
+    except PerfAdvisorError:
+        return _FEWEST_EVENTS
+    return len(_WORK.findall(content)) if b'"ProfilerStep#' in content else _FEWEST_EVENTS

@@ -5,15 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import lru_cache
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.ingest.captures import Capture, ProfileFile, Rejected, directory_of
-from tb_perfadvisor.ingest.files.access import open_file
-from tb_perfadvisor.ingest.files.compression import inflate_head
-from tb_perfadvisor.ingest.format import HEAD_BYTES
+from tb_perfadvisor.ingest.captures import Capture, ProfileFile, directory_of
 
 # Programs that record now and then write each recording into a directory of its own, named after
 # its step: `step_00001020` (tb_perfadvisor.instrument), `iteration_100` (torchtitan, profiling.py).
@@ -24,15 +19,7 @@ capture GPU graphs, below the directory of their other profiles."""
 _WITH_GRAPHS = ("kineto",)
 _WITH_RICH = ("kineto",)
 """Profiles of XLA name shapes and lines of its operations in any case."""
-
-
 LEFT_OVER = "It records what the program did after its loop, and no work of a step."
-_LEFT_OVER_SHARE = 0.5
-"""A recording of a run that is smaller than that part of the one before it is looked into."""
-_FEWEST_EVENTS = 20
-"""Fewer operators and kernels are no step."""
-_INFLATED_BYTES = 16 * HEAD_BYTES
-_WORK = re.compile(rb'"cat"\s*:\s*"(?:cpu_op|Operator|[Kk]ernel)"')
 
 
 def split_step(run: str) -> tuple[str, int | None]:
@@ -80,48 +67,6 @@ def with_rich(captures: Sequence[Capture]) -> tuple[Capture, ...]:
         changed |= {each.id: None for each in rich}
     found = (changed.get(capture.id, capture) for capture in captures)
     return tuple(capture for capture in found if capture is not None)
-
-
-def without_left_overs(
-    root: str, captures: Sequence[Capture]
-) -> tuple[tuple[Capture, ...], tuple[Rejected, ...]]:
-    """Captures without last recordings of a run that hold no work of a step, which are rejected.
-
-    PyTorch's profiler begins a further cycle when a loop ends (`schedule` without `repeat`), and
-    writes what the program did after it.
-    """
-    series: dict[tuple[str, str], list[Capture]] = defaultdict(list)
-    for capture in captures:
-        if capture.format in _WITH_RICH:
-            series[series_of(capture)].append(capture)
-    rejected: dict[str, Rejected] = {}
-    for recordings in series.values():
-        recordings.sort(key=order_of)
-        while len(recordings) > 1 and _is_left_over(root, recordings[-1], recordings[-2]):
-            capture = recordings.pop()
-            rejected[capture.id] = Rejected(capture.files[0].path, LEFT_OVER)
-    left = tuple(capture for capture in captures if capture.id not in rejected)
-    return left, tuple(rejected.values())
-
-
-def _is_left_over(root: str, last: Capture, before: Capture) -> bool:
-    usual_bytes = min(file.size_bytes for file in before.files)
-    return all(
-        file.size_bytes < min(_LEFT_OVER_SHARE * usual_bytes, HEAD_BYTES)
-        and _work_events(root, file) < _FEWEST_EVENTS
-        for file in last.files
-    )
-
-
-@lru_cache(maxsize=256)
-def _work_events(root: str, file: ProfileFile) -> int:
-    """How many operators and kernels a small file with a step holds; many in any other file."""
-    try:
-        with open_file(root, file) as stream:
-            content = inflate_head(stream.read(HEAD_BYTES), _INFLATED_BYTES)
-    except PerfAdvisorError:
-        return _FEWEST_EVENTS
-    return len(_WORK.findall(content)) if b'"ProfilerStep#' in content else _FEWEST_EVENTS
 
 
 def with_graphs(captures: Sequence[Capture]) -> tuple[Capture, ...]:

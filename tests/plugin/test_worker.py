@@ -57,7 +57,8 @@ def test_worker_writes_report_views_window_row_and_facts(tmp_path: Path) -> None
     assert len(steps["index"]) == report.steps.used
     stored = json.loads((out / "row.json").read_text())
     row = stored["row"]
-    assert stored["pace"]["step_ns"] == {"": sorted(steps["duration_ns"])}
+    assert sum(stored["pace"]["block_ns"]) == sum(steps["duration_ns"])
+    assert sum(stored["pace"]["block_steps"]) == report.steps.used
     assert (row["headline"], row["framework"]) == (report.headline, "pytorch")
     assert (row["device"], row["is_synthetic"]) == ("CPU", False)
     assert row["step_time_ns"] == report.overview.step_time_ns

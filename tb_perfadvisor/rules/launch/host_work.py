@@ -56,6 +56,7 @@ from tb_perfadvisor.signals.launch.delays import (
 )
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.steps.around_steps import evaluation_between_steps, work_between_steps
+from tb_perfadvisor.signals.steps.step_variation import in_steps, step_variation
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.event_names import named
@@ -119,6 +120,9 @@ class PythonOverhead(Rule):
         _, gaps = short_and_long_gaps(attribution.idle, self.minimum_stall_ns)
         unowned = idle_without(signals, *OVERRIDING, *STALLING, IdleOwner.SLOW_LAUNCH)
         stretches = intersect(intersect(attribution.intervals[Cause.UNEXPLAINED], gaps), unowned)
+        spikes = step_variation(signals).spikes
+        if spikes is not None:  # `periodic-spikes` reports these, with what recurs
+            stretches = minus(stretches, in_steps(signals, spikes.part, spikes.index))
         total = total_ns(stretches)
         if signals.device.is_host_only or total <= self.nameless_share * attribution.window_ns:
             return
