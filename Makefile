@@ -2,7 +2,7 @@
 # make quick            under a minute: format, lint, types, contracts, the tests of what changed
 # make rule ID=...      one rule's tests; with a new id and CATEGORY=... or TABLE=..., a new rule
 # make test             the tests of all parts; .ci/run runs the four below, too
-# make test-browser     all tests in a browser; `make test` runs a few
+# make test-browser     tests in a browser beyond those few that `make test` runs
 # make test-frameworks  tests that record with PyTorch, TensorFlow and JAX
 # make test-versions    the wheel on each Python, from the oldest to the newest requirements
 # make test-corpus      tests on the real profiles in the folder PERFADVISOR_CORPUS
@@ -45,10 +45,10 @@ test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory generated unit
 
 test-browser: $(VENV)/.dev browser-deps
-	$(PYTEST) -m "browser and $(ELSEWHERE)" tests/browser
+	$(PYTEST) -m "browser and not smoke and $(ELSEWHERE)" tests/browser
 
 test-frameworks: frameworks
-	$(PYTEST) -m "frameworks and not corpus"
+	$(PYTEST) -m "frameworks and not corpus and not nightly"
 
 # ENVIRONMENTS="oldest engine" runs only these; noxfile.py describes them.
 test-versions: $(VENV)/.dev
@@ -59,8 +59,8 @@ test-corpus: $(VENV)/.dev browser-deps
 
 # All tests, those marked `nightly` too. Hypothesis draws more examples, and without CI other ones
 # each night. MINUTES of damaged files.
-night: $(VENV)/.dev browser-deps
-	env -u CI PERFADVISOR_NIGHT=1 $(PYTEST) -m "not frameworks"
+night: frameworks browser-deps
+	env -u CI PERFADVISOR_NIGHT=1 $(PYTEST)
 	$(BIN)/python -m tests.fuzz --seed "$$(date +%j)" --minutes $(or $(MINUTES),20)
 	$(BIN)/python -m nox
 	$(BIN)/python -m nox --session unit-oldest

@@ -79,6 +79,7 @@ def test_with_one_run(one: str, look: Callable[[str], None], page: Page) -> None
     look(f"{one}/{link(capture['id'], **page)}")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("view", "run"),
     [
@@ -123,6 +124,7 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("view", ["runs", "compare", "history", "rules", "files", "report"])
 def test_with_a_thousand_runs(thousand: str, look: Callable[[str], None], view: str) -> None:
     captures = captures_at(thousand)

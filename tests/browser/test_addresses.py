@@ -326,6 +326,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "state",
     [

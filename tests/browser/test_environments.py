@@ -145,12 +145,14 @@ def walk(
         tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=40_000)
 
 
+@pytest.mark.nightly
 def test_below_a_path_prefix(logs: Path, board: Callable[..., str], visitor: Visitor) -> None:
     server = board("--logdir", str(logs), prefix="/team/tb")
     assert server.endswith("/team/tb")
     walk(visitor, f"{server}/", server)
 
 
+@pytest.mark.nightly
 def test_with_several_named_log_directories(
     logs: Path, board: Callable[..., str], visitor: Visitor
 ) -> None:
@@ -160,6 +162,7 @@ def test_with_several_named_log_directories(
     walk(visitor, f"{server}/", server, run="first", other=f"second/{OTHER}")
 
 
+@pytest.mark.nightly
 def test_without_the_fast_loader(logs: Path, board: Callable[..., str], visitor: Visitor) -> None:
     server = board("--logdir", str(logs), "--load_fast=false")
     walk(visitor, f"{server}/", server)
@@ -190,6 +193,7 @@ def test_with_a_read_only_log_directory(
     assert sorted(logs.rglob("*")) == before
 
 
+@pytest.mark.nightly
 def test_over_plain_http_from_another_host(plain_server: str, visitor: Visitor) -> None:
     """No secure context: no clipboard, no randomUUID, no subtle cryptography."""
     url = plain_server.replace("127.0.0.1", "perf.example")
@@ -360,6 +364,7 @@ def notebook() -> Iterator[str]:
     thread.join()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "sandbox",
     ["", "allow-scripts+allow-same-origin+allow-downloads"],

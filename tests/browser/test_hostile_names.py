@@ -230,6 +230,7 @@ def check_exports(
     return shown
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("written", "page", "names"),
     [

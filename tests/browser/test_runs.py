@@ -75,6 +75,7 @@ def test_the_table_stays_where_it_is(
     assert table.bounding_box()["y"] == top
 
 
+@pytest.mark.nightly
 def test_rows_fill_in_without_analyzing_everything(
     board: Callable[..., str], visitor: Visitor, logs: Path
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.browser import link
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.nightly), "dark"])
 def test_every_capture_shows_its_first_finding(
     browser: Any,
     address: str,
