@@ -16,12 +16,7 @@ _MOST_LOGS = 16
 def read_compile_logs(
     root: str, capture: Capture
 ) -> tuple[tuple[CompileLog, ...], tuple[Note, ...]]:
-    """The logs beside a capture, and notes on those that were not read.
-
-    Args:
-        root: What the paths of the files are relative to.
-        capture: The capture.
-    """
+    """The logs beside a capture, and notes on those that were not read."""
     if not capture.compile_logs:
         return (), ()
     from tb_perfadvisor.ingest.compile_log.reader import read_records_only

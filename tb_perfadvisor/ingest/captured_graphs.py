@@ -78,13 +78,9 @@ class _Match(Struct, frozen=True):
 def joined_with_captures(trace: Trace, captures: Iterable[Trace]) -> Trace:
     """A trace whose replayed kernels know the operators that put them into their graphs.
 
-    Args:
-        trace: The trace.
-        captures: Recordings of the same process while it captured graphs. They are read one by one,
-            and no more of them than replays need.
-
-    Returns:
-        The trace itself if no graph of these, or of its own, fits a replay.
+    The captures are recordings of the same process while it captured graphs. They are read one by
+    one, and no more of them than replays need. Returns the trace itself if no graph of these, or of
+    its own, fits a replay.
     """
     replays = list(_replays(trace))
     # Most replays run the same kernels, so that fitting them once is enough.
@@ -197,10 +193,8 @@ def _choose(
 
     Graphs of equal layers have equal kernels; they run in the order in which they were captured.
 
-    Args:
-        replay: The replay.
-        fitting: The graphs with the same kernels, at least one, in order of time.
-        last: The call with which the graph begins that ran last, by recording and batch; changed.
+    `fitting` has the graphs with the same kernels, at least one, in order of time. `last` is
+    changed: it has the call with which the graph begins that ran last, by recording and batch.
     """
     sizes = sorted({graph.batch for graph in fitting if graph.batch is not None})
     batch = next(

@@ -53,13 +53,8 @@ def sniff_files(
 ) -> tuple[dict[FileEntry, Sniffed], str]:
     """Recognize files.
 
-    Args:
-        root: `Tree.root`.
-        entries: Which files.
-        claims: Those whose names claim a trace: all of these are looked into.
-
-    Returns:
-        What each file is, in order of `entries`, and a phrase on those that were left out, if any.
+    The names of `claims` claim a trace: all of these files are looked into. Returns what each file
+    is, in order of `entries`, and a phrase on those that were left out, if any.
     """
     limit = MAX_UNCLAIMED_REMOTE if is_url(root) else MAX_UNCLAIMED
     unclaimed = _in_turns([entry for entry in entries if entry not in claims])
@@ -135,10 +130,9 @@ _IGNORED = re.compile(
 def discover(root: str | os.PathLike[str], boundary: str = "") -> Listing:
     """Find all captures below a root.
 
-    Args:
-        root: A directory, one file, or any URL that fsspec opens.
-        boundary: The directory that every file must lie in, now and whenever it is opened, without
-            links in its path. Empty if links may lead anywhere.
+    The root is a directory, one file, or any URL that fsspec opens. The boundary is the directory
+    that every file must lie in, now and whenever it is opened, without links in its path. It is
+    empty if links may lead anywhere.
 
     Raises:
         LeadsOutError: When the root leads out of the boundary.
@@ -215,8 +209,7 @@ def _add_sniffed(
 ) -> tuple[tuple[Rejected, ...], str]:
     """Look into files and add them to those of their formats.
 
-    Returns:
-        What is no trace although its name says so, and a phrase on what was not looked into.
+    Returns what is no trace although its name says so, and a phrase on what was not looked into.
     """
     claims = {
         file.entry for file in candidates if file.is_only_file or claims_trace(file.entry.path)

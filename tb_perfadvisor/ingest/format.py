@@ -110,12 +110,7 @@ def host_capture(
 ) -> Capture:
     """A capture of files that are named after the hosts that recorded them.
 
-    Args:
-        run: Its run.
-        session: Its session.
-        format: Its format's name.
-        entries: The files.
-        hosts: The host of each; empty where the name says none.
+    `hosts` has the host of each file; empty where the name says none.
     """
     files = [profile_file(entry, host=host) for entry, host in zip(entries, hosts, strict=True)]
     return make_capture(run, session, format, files)

@@ -46,9 +46,8 @@ def claims_trace(path: str) -> bool:
 def sniff(head: bytes, *, is_claimed: bool) -> Sniffed:
     """Recognize a file.
 
-    Args:
-        head: Its inflated beginning.
-        is_claimed: Whether its name says that it is a trace, or the user does by naming it.
+    `head` is its inflated beginning. `is_claimed` holds if its name says that it is a trace, or the
+    user does by naming it.
     """
     uncertain = None
     for format in FORMATS:

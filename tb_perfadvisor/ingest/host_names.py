@@ -39,10 +39,8 @@ _LAUNCH = re.compile(
 def range_kind(name: str, *, is_annotation: bool) -> EventKind:
     """The kind of a named range on a host thread.
 
-    Args:
-        name: Its name.
-        is_annotation: Whether the recorder says that the user or a library named it. Otherwise, it
-            is an operator unless its name says more.
+    `is_annotation` holds if the recorder says that the user or a library named the range.
+    Otherwise, it is an operator unless its name says more.
     """
     if STEP.match(name):
         return EventKind.STEP

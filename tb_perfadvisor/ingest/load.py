@@ -75,14 +75,9 @@ def start_reading(
 ) -> tuple[Read, ...]:
     """Start to read a capture.
 
-    Args:
-        listing: The listing that the capture is of.
-        capture: What to read.
-        executor: Where reading starts at once. Without one, each call reads when it is made.
-        summarize: Sums up each trace where it is read. Without it, all traces stay in memory.
-
-    Returns:
-        One call per worker that returns what was read.
+    Returns one call per worker that returns what was read. With an executor, reading starts at
+    once; without one, each call reads when it is made. `summarize` sums up each trace where it is
+    read; without it, all traces stay in memory.
     """
     keeps_traces = summarize is None or len(capture.workers) <= MAX_TRACES_IN_MEMORY
     jobs = [
@@ -137,15 +132,9 @@ def load_capture(
 ) -> Run:
     """Read all files of a capture.
 
-    Args:
-        listing: The listing that the capture is of.
-        capture: What to load.
-        progress: Called with a stage and a share of it (0-1).
-        reads: What `start_reading` returned, if it was called before.
-
-    Returns:
-        The traces in order of rank, then host. A file that cannot be read becomes a note if
-        others can.
+    `progress` is called with a stage and a share of it (0-1). `reads` is what `start_reading`
+    returned, if it was called before. The traces are in order of rank, then host. A file that
+    cannot be read becomes a note if others can.
 
     Raises:
         UnreadableProfileError: When no file can be read.
@@ -282,10 +271,7 @@ def read_worker(
 def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None) -> Trace:
     """Read what one worker of a capture recorded.
 
-    Args:
-        root: Of the listing.
-        recorded: A worker of a capture of the listing.
-        tell: Called with the share of these files that was read.
+    `tell` is called with the share (0-1) of these files that was read.
 
     Raises:
         PerfAdvisorError: When it cannot be read.

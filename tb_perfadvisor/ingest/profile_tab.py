@@ -27,8 +27,7 @@ _DATED = re.compile(r"\d{4}(?:_\d{2}){5}")
 def profile_target(path: str) -> tuple[str, str] | None:
     """Run and host of a file as the Profile tab names them; None where it does not look.
 
-    Args:
-        path: Relative to the logdir, with forward slashes.
+    The path is relative to the logdir, with forward slashes.
     """
     match = _PROFILE_FILE.fullmatch(path)
     if match is None:
@@ -45,10 +44,8 @@ def is_dated(session: str) -> bool:
 def move_into_session(root: str, path: str, mtime_ns: int) -> str:
     """The shell command that moves an xplane to where the Profile tab finds it.
 
-    Args:
-        root: The logdir, a local directory.
-        path: The file, relative to the logdir.
-        mtime_ns: When it was written; becomes the session's name.
+    The root is the logdir, a local directory; the path is relative to it. `mtime_ns` is when the
+    file was written, and becomes the session's name.
     """
     run, _, name = path.rpartition("/")
     session = time.strftime("%Y_%m_%d_%H_%M_%S", time.gmtime(mtime_ns // 10**9))

@@ -34,11 +34,10 @@ def build_messages(
 ) -> dict[str, Any]:
     """Build message classes in a separate pool, by name.
 
-    Args:
-        package: Any package name.
-        messages: (name, number, type or message, is repeated) of each field, by message.
-        is_raw: Keep text as bytes, so that a broken character does not lose a message.
-        one_of: Names of fields of which a message has one, which tells 0 from a missing value.
+    `package` may be any name. `messages` has (name, number, type or message, is repeated) of each
+    field, by message. `is_raw` keeps text as bytes, so that a broken character does not lose a
+    message. `one_of` has names of fields of which a message has one, which tells 0 from a missing
+    value.
     """
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto3"
@@ -80,10 +79,7 @@ def expect_message(data: bytes, descriptor: Any, budget: Budget) -> None:
 
     Two bytes may hold a message that takes hundreds when it is decoded.
 
-    Args:
-        data: The encoded message. Decoding says whether it is damaged.
-        descriptor: Its type.
-        budget: Of the file.
+    Decoding says whether the data is damaged.
 
     Raises:
         UnreadableProfileError: If it is more than a recorded file of this size holds.

@@ -50,12 +50,7 @@ def with_facts(captures: Iterable[Capture], entries: Iterable[FileEntry]) -> tup
 
 
 def read_facts(root: str, file: ProfileFile) -> tuple[Facts, tuple[Note, ...]]:
-    """What a file tells, and a note if it cannot be read.
-
-    Args:
-        root: What the path of the file is relative to.
-        file: The file.
-    """
+    """What a file tells, and a note if it cannot be read."""
     try:
         with open_file(root, file) as stream:
             return decode_facts(stream.read(MOST_BYTES + 1)), ()

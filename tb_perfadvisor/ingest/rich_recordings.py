@@ -24,12 +24,8 @@ from tb_perfadvisor.trace.tables import Int32, OperatorTable
 def named_by(trace: Trace, rich: Trace) -> Trace:
     """A light trace with the shapes, types and lines of a rich trace's operators.
 
-    Args:
-        trace: The light trace.
-        rich: A trace of other steps of the same process.
-
-    Returns:
-        The trace itself if no step's operators are the same.
+    `rich` is a trace of other steps of the same process. Returns the trace itself if no step's
+    operators are the same.
     """
     theirs: dict[tuple[str, ...], Int32] = {}
     for rows in _segments(rich):
@@ -61,11 +57,8 @@ def _segments(trace: Trace) -> Iterator[Int32]:
 def _with_attributes(trace: Trace, rows: Int32, rich: Trace, matched: Int32) -> Trace:
     """The trace with attributes of matched operators.
 
-    Args:
-        trace: The light trace.
-        rows: Its operators, in order; shape (n,).
-        rich: The rich trace.
-        matched: Its operators, one for each; shape (n,).
+    `rows` are operators of the light trace, in order, and `matched` one of the rich trace for each;
+    both have shape (n,).
     """
     strings = {text: index for index, text in enumerate(trace.strings)}
     table, theirs = trace.operators, rich.operators

@@ -16,12 +16,7 @@ from tb_perfadvisor.trace import StatedResults
 def read_stated_results(
     root: str, capture: Capture
 ) -> tuple[tuple[StatedResults, ...], tuple[Note, ...]]:
-    """What the results beside a capture state, and notes on those that say nothing.
-
-    Args:
-        root: What the paths of the files are relative to.
-        capture: The capture.
-    """
+    """What the results beside a capture state, and notes on those that say nothing."""
     by_host: dict[str, list[ProfileFile]] = defaultdict(list)
     for file in capture.results:
         if may_hold_steps(file):

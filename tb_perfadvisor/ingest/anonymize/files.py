@@ -25,10 +25,7 @@ from tb_perfadvisor.output_files import write_file
 def anonymize_facts(data: bytes, names: Names, *, where: str) -> bytes:
     """The same facts without the user's names, and without the program's arguments.
 
-    Args:
-        data: The content of a file of facts.
-        names: Replaces names, as in the capture that the facts are of.
-        where: The file's name.
+    Names are replaced as in the capture that the facts are of.
 
     Raises:
         UnreadableProfileError: If it is damaged.
@@ -95,14 +92,11 @@ _HEAD_BYTES = 4096
 def anonymize_file(source: Path, target: Path, *, key: str = "") -> tuple[str, ...]:
     """Write an anonymized copy of a trace, an xplane or an export, and of the facts beside it.
 
-    Args:
-        source: `*.json`, `*.json.gz`, `*.xplane.pb` or `*.sqlite`.
-        target: The copy; gzipped if its name ends with `.gz`.
-        key: Equal keys give equal hashes in several files, such as the ranks of one run. By
-            default, each file has a key made from its content.
+    The source is `*.json`, `*.json.gz`, `*.xplane.pb` or `*.sqlite`. The copy is gzipped if its
+    name ends with `.gz`. Equal keys give equal hashes in several files, such as the ranks of one
+    run; by default, each file has a key made from its content.
 
-    Returns:
-        The words that the copy keeps although no framework's vocabulary has them; lower case.
+    Returns the words that the copy keeps although no framework's vocabulary has them; lower case.
 
     Raises:
         UsageError: If the target is the source, or the format is not supported.

@@ -68,10 +68,7 @@ class _Event(msgspec.Struct, omit_defaults=True, gc=False):
 def anonymize_kineto(stream: BinaryIO, names: Names, *, where: str) -> Iterator[bytes]:
     """The text of the anonymized trace, piece by piece.
 
-    Args:
-        stream: The trace, gzipped or not.
-        names: Hashes the names.
-        where: The file's name, for errors.
+    The stream is gzipped or not.
 
     Raises:
         UnreadableProfileError: If it is not a Kineto trace, or is damaged.

@@ -60,8 +60,7 @@ def is_framework_package(name: str) -> bool:
 def is_framework_file(path: str) -> bool:
     """Whether a released framework, or Python's standard library, has a module at this path.
 
-    Args:
-        path: Relative to the folder of packages: `torch/nn/functional.py`.
+    The path is relative to the folder of packages: `torch/nn/functional.py`.
     """
     folder, _, module = path.removesuffix(".py").rpartition("/")
     return module in _framework_files().get(folder, frozenset())
@@ -162,11 +161,7 @@ class Names:
     """Hashes names consistently; one instance per file."""
 
     def __init__(self, key: bytes) -> None:
-        """Create an anonymizer.
-
-        Args:
-            key: Secret of the hashes; equal keys give equal hashes.
-        """
+        """Create an anonymizer; equal keys, which are secret, give equal hashes."""
         self._key = key[:64]
         self._hashes: dict[str, str] = {}
         self._by_name: dict[tuple[str, str], str] = {}

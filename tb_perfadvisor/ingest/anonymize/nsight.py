@@ -56,11 +56,6 @@ _METADATA: Final = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCH
 def anonymize_export(stream: BinaryIO, names: Names, *, where: str) -> bytes:
     """The export without names of the user.
 
-    Args:
-        stream: The database.
-        names: Replaces names.
-        where: The file's name, for errors.
-
     Raises:
         UnreadableProfileError: If the database is damaged.
     """

@@ -40,11 +40,6 @@ _PROGRAM = re.compile(r"(?P<name>.+)(?P<id>\(\d+\))$")
 def anonymize_xspace(data: bytes, names: Names, *, where: str) -> bytes:
     """An anonymized XSpace.
 
-    Args:
-        data: The content of the file.
-        names: Hashes the names.
-        where: The file's name, for errors.
-
     Raises:
         UnreadableProfileError: If it is not an XSpace, or is damaged.
     """

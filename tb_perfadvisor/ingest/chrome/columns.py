@@ -84,11 +84,7 @@ class ExportColumns(Struct, frozen=True):
         return self.start_us.size == _MOST_EVENTS
 
     def select(self, keep: NDArray[np.bool_]) -> ExportColumns:
-        """A selection of the events.
-
-        Args:
-            keep: Mask of shape (n,).
-        """
+        """The events that a mask of shape (n,) selects."""
         new_row = np.cumsum(keep) - 1
         return replace(
             self,

@@ -67,9 +67,7 @@ class _Line(Struct, frozen=True):
 def encode_space(collected: ExportColumns, places: Mapping[Any, ProcessPlace]) -> bytes:
     """The bytes of an XSpace.
 
-    Args:
-        collected: The export.
-        places: The place of each process; events of other processes are left out.
+    `places` has the place of each process; events of other processes are left out.
     """
     base_us = _base_us(collected.start_us)
     lines = _lines(collected, places)
@@ -162,8 +160,7 @@ class _Plane:
     def _encode_events(self, rows: NDArray[np.int64]) -> tuple[bytes, NDArray[np.int64]]:
         """Encode the events of all lines at once, because a plane may have many short ones.
 
-        Returns:
-            The encoded events; and the offset of each of them, then their total size.
+        Returns the encoded events; and the offset of each of them, then their total size.
         """
         parts: list[bytes] = []
         sizes: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64)]
@@ -246,9 +243,8 @@ _ITEMS_OF_EVENT = 2
 def read_chrome(stream: BinaryIO, source: Source) -> Trace:
     """Read the export of one host.
 
-    Args:
-        stream: The file, gzipped or not (by content, not by name).
-        source: Path, run, session and host; the other fields are filled in here.
+    The stream is gzipped or not, by content. `source` has path, run, session and host; the other
+    fields are filled in here.
 
     Raises:
         UnreadableProfileError: If the file is not such an export.

@@ -167,9 +167,7 @@ def is_recompile_limit(failure: str) -> bool:
 def parse_break(text: str, compile_id: str) -> GraphBreak:
     """A graph break from its message.
 
-    Args:
-        text: The payload of `dynamo_graph_break_reason`.
-        compile_id: Of the compilation.
+    `text` is the payload of `dynamo_graph_break_reason`.
     """
     text = text[:_MOST_TEXT]
     found = _REASON.search(text)

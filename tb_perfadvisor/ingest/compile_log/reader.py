@@ -21,9 +21,8 @@ _ITEMS_OF_RECORD = 8
 def read_compile_log(stream: BinaryIO, source: Source) -> Trace:
     """Read the log of one process.
 
-    Args:
-        stream: The file, which may be compressed.
-        source: Path, run, session and rank; the other fields are filled in here.
+    The stream may be compressed. `source` has path, run, session and rank; the other fields are
+    filled in here.
 
     Raises:
         UnreadableProfileError: If the file has no record of torch.compile.
@@ -56,9 +55,7 @@ def read_compile_log(stream: BinaryIO, source: Source) -> Trace:
 def read_records_only(stream: BinaryIO, source: Source) -> CompileLog:
     """Read the log of one process that lies beside a profile.
 
-    Args:
-        stream: The file, which may be compressed.
-        source: Path and rank.
+    The stream may be compressed. `source` has path and rank.
 
     Raises:
         UnreadableProfileError: If the file has no record of torch.compile.

@@ -32,12 +32,7 @@ class ScalarReader:
     """Reads the scalars of one file, and later those that were appended meanwhile."""
 
     def __init__(self, end: int = 0, points: Mapping[str, ScalarSeries] | None = None) -> None:
-        """Begin at the start of the file, or where an earlier reading ended.
-
-        Args:
-            end: Position behind the last record that was read.
-            points: What was read up to there.
-        """
+        """Begin at the start of the file, or where an earlier reading of some points ended."""
         self.end = end
         """Position behind the last record that was read."""
         # Arrays: lists of Python's numbers would take four times the memory.
@@ -52,10 +47,6 @@ class ScalarReader:
 
     def read(self, stream: BinaryIO, where: str = "") -> None:
         """Read from where the last call ended up to the last whole record.
-
-        Args:
-            stream: The file.
-            where: Its path, for errors.
 
         Raises:
             UnreadableProfileError: If it holds more than event files do.

@@ -34,9 +34,8 @@ class RecordBlock(Struct, frozen=True):
 def read_records(stream: BinaryIO, begin: int = 0) -> Iterator[RecordBlock]:
     """The records of a file from a position on, up to the last whole one.
 
-    Args:
-        stream: A seekable file. It may grow meanwhile.
-        begin: 0, or the end of the last block of an earlier reading.
+    The stream is seekable, and may grow meanwhile. `begin` is 0, or the end of the last block of an
+    earlier reading.
     """
     size = stream.seek(0, os.SEEK_END)
     while begin + _BEFORE_DATA + _AFTER_DATA <= size:

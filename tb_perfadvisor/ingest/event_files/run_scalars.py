@@ -88,12 +88,8 @@ class ScalarCache(BoundedDirectory):
     ) -> None:
         """Store what was read of a file. If that fails, for example on a full disk, do without.
 
-        Args:
-            root: What the path of the file is relative to.
-            entry: The file.
-            stream: Its content.
-            end: Position behind the last record that was read.
-            series: The scalars up to there.
+        `end` is the position behind the last record that was read, and `series` has the scalars up
+        to there.
         """
         about = [*_state(entry), end, _digest(stream, end), list(series)]
         columns = list(series.values())
@@ -170,10 +166,8 @@ def read_run(
 ) -> RunScalars:
     """All scalars of a run.
 
-    Args:
-        run: The run.
-        cache: What was read before; files that grew are read on from there.
-        progress: Called with a stage and a share of it (0-1).
+    Files that grew are read on from where the cache ends. `progress` is called with a stage and a
+    share of it (0-1).
 
     Raises:
         StoreError: If a store denies access, or cannot be reached.

@@ -100,11 +100,7 @@ class RunsByPlace:
         }
 
     def candidates(self, capture_run: str) -> CandidateRuns:
-        """The runs that a capture may belong to.
-
-        Args:
-            capture_run: `Capture.run`.
-        """
+        """The runs that a capture may belong to, by its `Capture.run`."""
         parts = _parts(capture_run)
         for depth in range(len(parts), -1, -1):
             run = self._runs.get(run_of_directory(parts[:depth])[0])

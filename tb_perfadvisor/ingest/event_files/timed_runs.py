@@ -45,13 +45,7 @@ class TimedRuns:
         cache: ScalarCache | None = None,
         progress: Callable[[str, float], None] | None = None,
     ) -> None:
-        """Read nothing yet.
-
-        Args:
-            candidates: The runs.
-            cache: What was read of event files before.
-            progress: Called with a stage and a share of it (0-1).
-        """
+        """Read nothing yet; `progress` is called with a stage and a share of it (0-1)."""
         self._candidates = candidates
         self._cache = cache
         self._progress = progress
@@ -75,8 +69,7 @@ class TimedRuns:
     def run_at(self, recorded: tuple[int, int] | None) -> EventRun:
         """The run that was logging while a profile was recorded.
 
-        Args:
-            recorded: Start and end of the recording in Unix time (ns); None if unknown.
+        `recorded` has start and end of the recording in Unix time (ns); None if unknown.
 
         Raises:
             UnknownRunError: If no run was logging all that time, or several were.

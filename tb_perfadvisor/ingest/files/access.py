@@ -25,11 +25,10 @@ def list_tree(
 ) -> Tree:
     """List the files below a directory, or the single file that a path names.
 
-    Args:
-        root: A directory, one file, or any URL that fsspec opens.
-        is_wanted: Whether to list a file, by its path; all files are counted.
-        boundary: The directory that everything must lie in, without links in its path. Empty if
-            links may lead anywhere. Stores have no links.
+    The root is a directory, one file, or any URL that fsspec opens. `is_wanted` says whether to
+    list a file, by its path; all files are counted. The boundary is the directory that everything
+    must lie in, without links in its path. It is empty if links may lead anywhere. Stores have no
+    links.
 
     Raises:
         LeadsOutError: If the path leads out of the boundary.
@@ -71,10 +70,8 @@ class _Watched(io.FileIO):
 def open_file(root: str, file: FileEntry, tell: ShareRead | None = None) -> Iterator[BinaryIO]:
     """Open a file for reading; a remote file is fetched into the user's cache first.
 
-    Args:
-        root: `Tree.root`.
-        file: A file of the tree. Without a version, the store is queried.
-        tell: Called with the share (0-1) of a local file that was read.
+    If the file has no version, the store is queried. `tell` is called with the share (0-1) of a
+    local file that was read.
 
     Raises:
         LeadsOutError: If it leads out of its boundary.
@@ -108,13 +105,7 @@ def open_file(root: str, file: FileEntry, tell: ShareRead | None = None) -> Iter
 def read_heads(
     root: str, entries: Sequence[FileEntry], head_bytes: int
 ) -> Iterator[bytes | PerfAdvisorError]:
-    """Read the first bytes of files; yields an error for each file that cannot be read.
-
-    Args:
-        root: `Tree.root`.
-        entries: The files.
-        head_bytes: The number of bytes to read of each.
-    """
+    """Read the first bytes of files; yields an error for each file that cannot be read."""
     if is_url(root):
         from tb_perfadvisor.ingest.files.remote.fetched import fetch_heads
 

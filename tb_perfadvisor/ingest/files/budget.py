@@ -26,12 +26,7 @@ class Budget:
     """What the reader of one file may keep."""
 
     def __init__(self, where: str, read_bytes: int = 0) -> None:
-        """Begin with nothing kept.
-
-        Args:
-            where: The file's path, for errors.
-            read_bytes: The size of a file whose parts are read in any order.
-        """
+        """Begin with nothing kept; `read_bytes` is the size of a file that is read in any order."""
         self._where = where
         self.read_bytes = read_bytes
         """Bytes that were read, after inflating. Readers from front to back add to it."""
@@ -45,9 +40,8 @@ class Budget:
     def keep(self, items: int = 0, size_bytes: int = 0) -> None:
         """Count what is kept until the file is read.
 
-        Args:
-            items: Objects, entries of containers or rows of tables.
-            size_bytes: Bytes beyond those of the items, such as the texts.
+        Items are objects, entries of containers or rows of tables. `size_bytes` counts bytes beyond
+        those of the items, such as the texts.
 
         Raises:
             UnreadableProfileError: If it is more than a recorded file of this size holds.

@@ -34,12 +34,7 @@ class _Bytes(Protocol):
 
 
 class Inflated:
-    """Reads a file from front to back, inflated if it is compressed.
-
-    Args:
-        stream: The file.
-        where: The file's path, for errors.
-    """
+    """Reads a file from front to back, inflated if it is compressed."""
 
     def __init__(self, stream: BinaryIO, where: str = "") -> None:
         """Read the first block only."""
@@ -95,9 +90,7 @@ class Inflated:
 def inflate_head(data: bytes, limit_bytes: int) -> bytes:
     """The first bytes of a file, inflated if it is compressed.
 
-    Args:
-        data: The beginning of a file.
-        limit_bytes: The maximum to return.
+    `data` is the beginning of the file. At most `limit_bytes` are returned.
     """
     return Inflated(io.BytesIO(data)).read(limit_bytes)[:limit_bytes]
 

@@ -25,8 +25,7 @@ _TAR, _TAR_OFFSET = b"ustar", 257
 def container_of(data: bytes) -> str | None:
     """What holds the content, as in "the file is …"; None if nothing does.
 
-    Args:
-        data: The beginning of a file.
+    `data` is the beginning of a file.
     """
     for magic, name in _MAGIC:
         if data.startswith(magic):

@@ -48,9 +48,7 @@ class LeadsOutError(UnreadableProfileError):
 def leads_out(path: str, boundary: str) -> bool:
     """Whether a path leads out of a directory, whether it exists or not.
 
-    Args:
-        path: The path.
-        boundary: The directory, without links in its path.
+    The boundary has no links in its path.
     """
     return not _is_inside(os.path.realpath(path), boundary)
 
@@ -58,9 +56,7 @@ def leads_out(path: str, boundary: str) -> bool:
 def resolve_inside(path: str, boundary: str) -> str:
     """The path without links, of what must lie in a directory.
 
-    Args:
-        path: The path.
-        boundary: The directory, without links in its path.
+    The boundary has no links in its path.
 
     Raises:
         LeadsOutError: If it does not lie there.
@@ -80,13 +76,9 @@ def _is_inside(place: str, boundary: str) -> bool:
 def opener_of_files(boundary: str = "") -> Callable[[str, int], int]:
     """An opener for Python's `open` that opens only files, and never waits.
 
-    Args:
-        boundary: The directory that they must lie in, without links in its path. Empty if links may
-            lead anywhere.
-
-    Returns:
-        A function that raises `LeadsOutError` for a path that leads out, and `OSError` for one that
-        cannot be opened or is no file.
+    The files must lie in the boundary, a directory without links in its path. It is empty if links
+    may lead anywhere. The opener raises `LeadsOutError` for a path that leads out, and `OSError`
+    for one that cannot be opened or is no file.
     """
 
     def open_file(path: str, flags: int) -> int:
@@ -107,9 +99,7 @@ def scan_inside(path: str, boundary: str) -> Iterator[Iterator[os.DirEntry[str]]
 
     Entries may know only their names, not their paths, and none of them once the context is left.
 
-    Args:
-        path: The directory.
-        boundary: The directory that it must lie in, without links in its path.
+    The boundary has no links in its path.
 
     Raises:
         LeadsOutError: If it does not lie there.
@@ -329,10 +319,9 @@ class BoundedDirectory:
     def evict(self, reserve_bytes: int = 0, keep: str = "") -> None:
         """Delete the least recently used entries beyond the limit, and leftovers of crashes.
 
-        Args:
-            reserve_bytes: Space to free for an entry that is about to be added.
-            keep: The entry that was just added. It stays whatever its size, and whatever its time
-                is if the clock was set back; otherwise it would be recreated every time.
+        It frees `reserve_bytes` for an entry that is about to be added. The entry `keep` was just
+        added: it stays whatever its size, and whatever its time is if the clock was set back;
+        otherwise it would be recreated every time.
         """
         now = time.time()
         entries: list[tuple[bool, float, int, str]] = []

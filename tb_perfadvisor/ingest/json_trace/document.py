@@ -63,9 +63,7 @@ _VALUE = re.compile(rb"(?<=[:\[,])\s*[^\s\"{}\[\],][^\"{}\[\],]*(?=[,}\]])")
 def without_bad_value(data: bytes, error: str) -> bytes:
     """JSON with null in place of the value at which the decoder stopped; empty if none is there.
 
-    Args:
-        data: The JSON.
-        error: The decoder's message, which names the byte.
+    `error` is the decoder's message, which names the byte.
     """
     place = _PLACE.search(error)
     if place is None:
@@ -115,11 +113,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Text:
-    """The inflated text of a file; keeps its beginning for detecting the format.
-
-    Args:
-        inflated: The file.
-    """
+    """The inflated text of a file; keeps its beginning for detecting the format."""
 
     def __init__(self, inflated: Inflated) -> None:
         """Read the beginning."""
@@ -351,15 +345,9 @@ class Document(Generic[E]):
 
 
 def open_document(text: Text, event: type[E], where: str = "") -> Document[E] | None:
-    """Find the events of a file.
+    """Find the events of a file; None if it is not JSON of this form.
 
-    Args:
-        text: The file, from its first byte.
-        event: What each entry of `traceEvents` is decoded to.
-        where: The file's path, for errors.
-
-    Returns:
-        The document; None if the file is not JSON of this form.
+    The file is read from its first byte. Each entry of `traceEvents` is decoded to an `event`.
     """
     text.unread = text.unread.lstrip(_SPACE)
     while not text.unread and not text.is_at_end:
@@ -437,9 +425,7 @@ def _cuts(piece: bytes) -> Iterator[tuple[int, int]]:
 def damage_notes(document: Document[Any], malformed: int) -> list[Note]:
     """Notes on damage in a file in Chrome's trace format.
 
-    Args:
-        document: The file, after all chunks were read.
-        malformed: Number of events that were repaired or left out.
+    All chunks of the document were read. `malformed` events were repaired or left out.
     """
     notes = []
     if document.is_truncated:

@@ -20,12 +20,8 @@ _MAX_US = 9.2e15
 def to_integers(values: Sequence[Any], missing: int = -1) -> NDArray[np.int64]:
     """Convert numbers and numeric strings to integers.
 
-    Args:
-        values: Decoded values.
-        missing: The value for null and for values that are not numbers.
-
-    Returns:
-        Shape (n,). Unsigned 64-bit numbers beyond the signed range, such as addresses, wrap.
+    Null and values that are not numbers become `missing`. Unsigned 64-bit numbers beyond the signed
+    range, such as addresses, wrap. The result has shape (n,).
     """
     kinds = set(map(type, values))
     if kinds <= {int}:
@@ -66,8 +62,7 @@ def to_nanoseconds(values: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np
     resolves nanoseconds. Files with `baseTimeNanoseconds` count from a recent quarter and stay
     below this limit; most other files have whole microseconds; the rest is decoded as decimals.
 
-    Returns:
-        Nanoseconds (0 if invalid) and whether each time is valid; shape (n,) each.
+    Returns nanoseconds (0 if invalid) and whether each time is valid; shape (n,) each.
     """
     kinds = set(map(type, values))
     if kinds <= {int}:

@@ -36,8 +36,7 @@ def has_kineto_marks(head: bytes) -> bool:
 def describe_foreign(data: bytes) -> tuple[str, str]:
     """What a file is, and what to do.
 
-    Args:
-        data: The inflated content, or its beginning.
+    `data` is the inflated content, or its beginning.
     """
     head = data[:65_536].lstrip(b"\xef\xbb\xbf \t\r\n")
     for describe in (_by_magic, _by_text, _by_json):
@@ -72,10 +71,7 @@ def foreign_events_error(
 ) -> UnreadableProfileError:
     """The error for a trace of which no event has a category that Kineto writes.
 
-    Args:
-        data: Its beginning.
-        categories: Those that its events have.
-        where: Its path.
+    `data` is its beginning, and `categories` are those that its events have.
     """
     message, hint = describe_foreign(data)
     if message == _UNKNOWN_EVENTS and categories:

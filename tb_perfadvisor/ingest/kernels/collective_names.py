@@ -76,9 +76,8 @@ def is_collective(name: str) -> bool:
 def collective_operation(name: str) -> str:
     """The operation of a communication kernel.
 
-    Returns:
-        `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `broadcast`, `reduce`,
-        `send-recv`, or `unknown`.
+    It is `all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `broadcast`, `reduce`,
+    `send-recv`, or `unknown`.
     """
     for pattern, operation in _BY_OPERATION:
         if re.search(pattern, name):
@@ -117,8 +116,7 @@ _MAX_NAMES: Final = 3
 def with_probable_collectives(trace: Trace) -> Trace:
     """Turn unknown kernels that probably communicate into collectives, and add a note.
 
-    Args:
-        trace: A trace of GPUs, whose kernels run on streams.
+    The trace is one of GPUs, whose kernels run on streams.
     """
     rows = _probable_collectives(trace)
     if not rows.size:

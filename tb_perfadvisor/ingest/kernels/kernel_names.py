@@ -74,11 +74,8 @@ _BITS: Final = {32: Precision.BITS_32, 16: Precision.BITS_16, 8: Precision.BITS_
 def arithmetic_of(name: str) -> Precision | None:
     """The precision in which a kernel multiplies, if its name tells those of its operands.
 
-    Args:
-        name: Of a matrix product or an attention kernel.
-
-    Returns:
-        None for names of other conventions.
+    The name is that of a matrix product or an attention kernel; None for names of other
+    conventions.
     """
     generated = re.match(_GENERATED_PRODUCT, name) or re.match(_GENERATED_ATTENTION, name)
     if generated:
@@ -146,14 +143,7 @@ class _Class(NamedTuple):
 
 
 def classify_kernels(names: Sequence[str]) -> KernelClasses:
-    """Classify kernels by name.
-
-    Args:
-        names: The unique names of a trace, mangled or demangled.
-
-    Returns:
-        Columns in the order of the names.
-    """
+    """Classify kernels by their unique names, mangled or demangled; columns are in their order."""
     classes = [_classify(name) for name in names]
     return KernelClasses(
         family=np.array([c.family for c in classes], dtype=np.uint8),
@@ -474,11 +464,7 @@ _FOUR_BITS: Final = r"E2m1|fp?4$"
 def stored_bits(name: str) -> int | None:
     """The width of a product's weights, if its name tells that it multiplies them in more bits.
 
-    Args:
-        name: Of a kernel.
-
-    Returns:
-        4 or 8; None if the name tells nothing, or that both operands are as wide.
+    It is 4 or 8 bits; None if the name tells nothing, or that both operands are as wide.
     """
     operands = re.match(_GENERATED, name) or re.match(_TRITON, name)
     if operands:

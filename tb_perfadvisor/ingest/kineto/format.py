@@ -59,12 +59,9 @@ def join_directories(
 ) -> Iterator[tuple[tuple[str, ...], tuple[RankRecording[T], ...]]]:
     """The recordings that belong together, with the directory that they are of.
 
-    Args:
-        recordings: Of programs with several ranks. Their directories differ in one place: `rank0`
-            and `rank1`, or `rank0/profile` and `rank1/profile`.
-
-    Yields:
-        The common parts of the directories' names, and the recordings.
+    The recordings are of programs with several ranks. Their directories differ in one place:
+    `rank0` and `rank1`, or `rank0/profile` and `rank1/profile`. Yields the common parts of the
+    directories' names, and the recordings.
     """
     remaining = list(recordings)
     for place in reversed(range(max((len(one.directory) for one in remaining), default=0))):

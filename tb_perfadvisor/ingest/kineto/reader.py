@@ -57,9 +57,8 @@ _ITEMS_OF_EVENT = 2
 def read_kineto(stream: BinaryIO, source: Source) -> Trace:
     """Read a file.
 
-    Args:
-        stream: The file, gzipped or not (by content, not by name).
-        source: What the path says; the file's own statements are added.
+    The stream is gzipped or not, by content. `source` has what the path says; the file's own
+    statements are added.
 
     Raises:
         UnreadableProfileError: If it is not a trace of the PyTorch profiler; says what it is.

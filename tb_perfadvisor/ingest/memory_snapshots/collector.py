@@ -183,9 +183,8 @@ class SnapshotCollector:
     def finish(self, histories: Sequence[int], expandable: bool | None) -> MemorySnapshot:
         """The snapshot.
 
-        Args:
-            histories: How many events each device has.
-            expandable: The allocator's setting.
+        `histories` has the number of events of each device, and `expandable` the allocator's
+        setting.
 
         Raises:
             UnreadableProfileError: If the events or blocks do not belong to what lists them.

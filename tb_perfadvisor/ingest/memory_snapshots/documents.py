@@ -54,8 +54,7 @@ def read_json(
 ) -> tuple[list[int], Any]:
     """Read the JSON of `torch.cuda.memory._snapshot()`, or a list of segments.
 
-    Returns:
-        How many events each device has, and the allocator's settings.
+    Returns how many events each device has, and the allocator's settings.
 
     Raises:
         UnreadableProfileError: If it is too large, damaged or something else.

@@ -87,14 +87,8 @@ _EVENT, _BLOCK, _OTHER = _Mark(), _Mark(), _Mark()
 def read_pickle(stream: Bytes, path: str, collector: SnapshotCollector, budget: Budget) -> Any:
     """Read a pickle of plain values; hand over events, blocks and frames as they are complete.
 
-    Args:
-        stream: The pickle, inflated.
-        path: Shown in errors.
-        collector: Takes what is complete.
-        budget: What the values may take.
-
-    Returns:
-        The rest: what the file holds, with events and blocks only counted.
+    The stream is inflated. Returns the rest: what the file holds, with events and blocks only
+    counted.
 
     Raises:
         UnreadableProfileError: If the file holds anything but plain values, or is damaged.

@@ -22,9 +22,8 @@ _PICKLE = b"\x80"
 def read_memory_snapshot(stream: BinaryIO, source: Source) -> Trace:
     """Read the memory snapshot of one process.
 
-    Args:
-        stream: The file, a pickle or JSON, gzipped or not.
-        source: Path, run and rank; the other fields are filled in here.
+    The file is a pickle or JSON, gzipped or not. `source` has path, run and rank; the other fields
+    are filled in here.
 
     Raises:
         UnreadableProfileError: If it is damaged, too large or something else.

@@ -82,10 +82,7 @@ class Database:
     def __init__(self, connection: sqlite3.Connection, where: str, budget: Budget) -> None:
         """List the tables and their columns.
 
-        Args:
-            connection: Nothing else may use it.
-            where: The file's path, for errors.
-            budget: What may be kept of it.
+        Nothing else may use the connection.
 
         Raises:
             UnreadableProfileError: If it is no database, or a damaged one.
@@ -135,15 +132,10 @@ class Database:
     ) -> dict[str, Int64]:
         """Columns of integers.
 
-        Args:
-            table: May be missing: then all columns are empty.
-            columns: The names in the table, or products and sums of them. None for -1 in all rows,
-                which are also the values of columns that the table lacks, and those that are no
-                integers.
-            where: SQL that rows have to satisfy.
-
-        Returns:
-            Columns of shape (n,), in the order of the table.
+        If the table is missing, all columns are empty. `columns` has names in the table, or
+        products and sums of them; None for -1 in all rows, which are also the values of columns
+        that the table lacks, and those that are no integers. `where` is SQL that rows have to
+        satisfy. The columns have shape (n,), in the order of the table.
 
         Raises:
             UnreadableProfileError: If the database is damaged, or the table is too large.
@@ -162,10 +154,8 @@ class Database:
     def rows(self, table: str, columns: Mapping[str, Kind], where: str = "") -> Rows:
         """All rows of a table: integers, texts and bytes. Empty if it lacks one of the columns.
 
-        Args:
-            table: May be missing.
-            columns: The type of each. Values that have another one become None.
-            where: SQL that rows have to satisfy.
+        The table may be missing. Values of another type than their column's become None. `where` is
+        SQL that rows have to satisfy.
 
         Raises:
             UnreadableProfileError: If the database is damaged, or the table is too large.
@@ -280,8 +270,7 @@ def metadata_of(database: Database) -> dict[str, str]:
 def open_database(files: Mapping[str, Opener]) -> Iterator[Database]:
     """Open a database and the write-ahead log beside it.
 
-    Args:
-        files: What opens each, by path. The database comes first.
+    `files` has what opens each, by path. The database comes first.
 
     Raises:
         UnreadableProfileError: If it cannot be copied, is no database, or is damaged.

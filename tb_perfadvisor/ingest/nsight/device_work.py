@@ -123,14 +123,8 @@ def add_device_work(
 ) -> None:
     """Add all events of streams with their attributes.
 
-    Args:
-        assembler: Receives them.
-        database: The export.
-        work: The events.
-        processes: Who launched them.
-        calls: NCCL's calls.
-        launches: Columns of the runtime calls: `correlation`, `start`, `thread`, and whether each
-            makes a stream wait (`is_stream_wait`).
+    `launches` has columns of the runtime calls: `correlation`, `start`, `thread`, and whether each
+    makes a stream wait (`is_stream_wait`). `processes` launched the events.
     """
     _add_kernels(assembler, database, work.kernels, processes, calls, launches)
     _add_copies(assembler, work.copies, processes)
@@ -321,9 +315,7 @@ _GPU_BITS = 0xFF
 def devices_of(database: Database, used: NDArray[np.int64]) -> tuple[Device, ...]:
     """The GPUs that ran anything; all of the machine if none did.
 
-    Args:
-        database: The export.
-        used: The device of each event.
+    `used` has the device of each event.
     """
     if not database.has(_TABLE, "id", "name"):
         return tuple(Device(index=index, name="", kind="gpu") for index in _indices(used))

@@ -117,11 +117,9 @@ def waits_for_batches(
     They block the thread right before it copies something to the device, and in no call of the
     device's runtime. Before the first kernel, the program loads its weights.
 
-    Args:
-        calls: Of the operating system.
-        runtime: Of the device's runtime.
-        kernels: Which runtime calls launch a kernel; places.
-        copies: Which copy from the host to the device; places.
+    `calls` are of the operating system, and `runtime` has those of the device's runtime. `kernels`
+    and `copies` are places of runtime calls: those that launch a kernel, and those that copy from
+    the host to the device.
     """
     flags = np.array([blocks_for_others(name) for name in calls.names], dtype=bool)
     waits = flags[calls.name] & (calls.end_ns - calls.start_ns >= _LEAST_WAIT_NS)
@@ -206,10 +204,8 @@ class Processes(Struct, frozen=True):
     def host_tracks(self, assembler: Assembler, thread: Int64, what: str = "") -> NDArray[np.int32]:
         """The track of each event of a thread; shape (n,).
 
-        Args:
-            assembler: Receives the tracks.
-            thread: `globalTid` of each event.
-            what: What the tracks hold, if they are not the threads' own.
+        `thread` has the `globalTid` of each event. `what` is what the tracks hold, if they are not
+        the threads' own.
         """
         threads, of_event = unique_inverse(thread)
         self.budget.keep(_ITEMS_OF_TRACK * threads.size)
@@ -250,11 +246,8 @@ def processes_of(
 ) -> Processes:
     """The processes of an export.
 
-    Args:
-        database: The export.
-        process: `globalPid` of each event on a device.
-        device: Its device.
-        nccl_ranks: The rank that NCCL states for each process, as far as known.
+    `process` has the `globalPid` of each event on a device, and `device` its device. `nccl_ranks`
+    has the rank that NCCL states for each process, as far as known.
     """
     by_device = np.lexsort((device, process))
     ids, first = np.unique(process[by_device], return_index=True)
@@ -289,11 +282,7 @@ def add_samples(
 ) -> None:
     """Add the samples of some threads, each with its innermost function that has a name.
 
-    Args:
-        assembler: Receives them.
-        database: The export.
-        processes: The processes of the export.
-        threads: `globalTid` of the threads that matter, sorted.
+    `threads` has the `globalTid` of the threads that matter, sorted.
 
     Raises:
         UnreadableProfileError: If the database is damaged.

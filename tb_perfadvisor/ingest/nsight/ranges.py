@@ -80,9 +80,7 @@ def spelled(text: str) -> Spelled:
 def is_operator(name: str, added: str) -> bool:
     """Whether a range is an operator of PyTorch.
 
-    Args:
-        name: Its name.
-        added: What PyTorch added to it. Nothing if the program pushed the range itself.
+    `added` is what PyTorch added to its name: nothing if the program pushed the range itself.
     """
     return bool(added) and (added.startswith(", seq = ") or _OPERATOR.match(name) is not None)
 
@@ -92,11 +90,8 @@ def without_numbers(text: str) -> tuple[str, int]:
 
     PyTorch numbers the calls of operators, so hardly two texts of a recording are the same.
 
-    Args:
-        text: As PyTorch or the program wrote it.
-
-    Returns:
-        The text, as it was if PyTorch added nothing; -1 if there is no number of autograd.
+    The text stays as it was if PyTorch added nothing; the number is -1 if there is none of
+    autograd.
     """
     head, of_call, rest = text.partition(", op_id = ")
     name, of_autograd, number = head.rpartition(", seq = ")
@@ -202,12 +197,7 @@ def forward_links(ranges: Ranges, names: Sequence[str]) -> tuple[Int64, Int64]:
     Nested operators share a number, because they read it at their start and the innermost one
     consumes it. So the forward operator is the last one that started before the backward node.
 
-    Args:
-        ranges: All ranges.
-        names: Strings by index.
-
-    Returns:
-        Places of backward nodes and of their forward operators.
+    `names` has strings by index. Returns places of backward nodes and of their forward operators.
     """
     known = np.flatnonzero(ranges.sequence >= 0)
     ids, of_known = unique_inverse(ranges.name[known])

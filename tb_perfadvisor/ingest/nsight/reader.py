@@ -52,9 +52,8 @@ _EVENTS: Final = (
 def read_nsight(files: Mapping[str, Opener], source: Source) -> Trace:
     """Read an export.
 
-    Args:
-        files: What opens the database, and SQLite's log beside it, if there is one.
-        source: What the path says; the file's own statements are added.
+    `files` has what opens the database, and SQLite's log beside it, if there is one. `source` has
+    what the path says; the file's own statements are added.
 
     Raises:
         UnreadableProfileError: If it is no export, or a damaged one.

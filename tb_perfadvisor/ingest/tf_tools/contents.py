@@ -92,11 +92,9 @@ def make_step(
 ) -> StepSums | None:
     """Build a step; None if its times are empty or impossible.
 
-    Args:
-        number: The step number; negative if unknown.
-        parts_ms: The time of each part, including zeros.
-        idle_ms: The time that the file calls idle or unknown.
-        step_ms: The duration of the step; 0 if the file only has the parts.
+    The number is negative if unknown. `parts_ms` has the time of each part, including zeros, and
+    `idle_ms` what the file calls idle or unknown. `step_ms` is the duration of the step, or 0 if
+    the file only has the parts.
     """
     values = [*parts_ms.values(), idle_ms, step_ms]
     if not all(isfinite(value) and 0 <= value <= _LONGEST_MS for value in values):

@@ -76,10 +76,7 @@ _MAX_CATEGORIES: Final = 3
 def read_document(tool: str, data: bytes, *, where: str) -> Contents:
     """Decode a `.json` result.
 
-    Args:
-        tool: The tool in the file's name.
-        data: The content of the file.
-        where: The path, for errors.
+    `tool` is the one in the file's name.
 
     Raises:
         UnreadableProfileError: If the text is not a result of the tool.

@@ -72,9 +72,7 @@ _ON_DEVICE: Final = (
 def add_steps(assembler: Assembler, contents: Contents) -> tuple[Device, ...]:
     """Lay out the steps and return the devices that they ran on.
 
-    Args:
-        assembler: Receives the events.
-        contents: The merged contents of the session's files.
+    `contents` has what the session's files hold, merged.
     """
     steps = contents.steps
     kind = _device_kind(contents.device_type)

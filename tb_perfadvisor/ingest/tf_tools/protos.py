@@ -169,10 +169,7 @@ _PIPELINE_OPERATOR: Final = "Dataset"
 def read_proto(tool: str, data: bytes, *, where: str) -> Contents:
     """Decode a `.pb` result.
 
-    Args:
-        tool: The tool in the file's name.
-        data: The content of the file.
-        where: The path, for errors.
+    `tool` is the one in the file's name.
 
     Raises:
         UnreadableProfileError: If the bytes are not a result of the tool.

@@ -29,9 +29,8 @@ Opener = Callable[[], AbstractContextManager[BinaryIO]]
 def read_tf_tools(files: Mapping[str, Opener], source: Source) -> Trace:
     """Read the tool results of one host.
 
-    Args:
-        files: The opener of each path; `tool_file` must know the names.
-        source: Run, session and host; the other fields are filled in here.
+    `files` has the opener of each path; `tool_file` must know the names. `source` has run, session
+    and host; the other fields are filled in here.
 
     Raises:
         UnreadableProfileError: If no file has step times.
@@ -70,12 +69,8 @@ def read_tf_tools(files: Mapping[str, Opener], source: Source) -> Trace:
 def read_stated(files: Mapping[str, Opener], host: str) -> tuple[StatedResults, tuple[Note, ...]]:
     """Read what the results of one host state, to compare it with the events of the recording.
 
-    Args:
-        files: The opener of each path; `tool_file` must know the names.
-        host: The host in the names.
-
-    Returns:
-        What they state, and notes on files that disagree or cannot be read.
+    `files` has the opener of each path; `tool_file` must know the names, which contain `host`.
+    Returns what they state, and notes on files that disagree or cannot be read.
 
     Raises:
         UnreadableProfileError: If no file has step times.

@@ -23,12 +23,7 @@ class Integrity(Struct, frozen=True):
 
 
 def check_integrity(root: str, file: FileEntry) -> Integrity:
-    """Check a local xplane. Skips the content of planes, so the size of the file hardly matters.
-
-    Args:
-        root: What the path of the file is relative to.
-        file: The file.
-    """
+    """Check a local xplane. Skips the content of planes, so the size of the file hardly matters."""
     name = file.path.rsplit("/", 1)[-1]
     try:
         with open_file(root, file) as stream:

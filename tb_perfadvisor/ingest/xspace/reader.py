@@ -68,10 +68,9 @@ def looks_like_xplane(head: bytes) -> bool:
 def read_xplane(stream: BinaryIO, source: Source) -> Trace:
     """Read the profile of one host.
 
-    Args:
-        stream: The `*.xplane.pb`. It is read plane by plane if it is seekable. A truncated file is
-            read up to its end.
-        source: Path, run, session and host; the other fields are filled in here.
+    The stream is the `*.xplane.pb`. It is read plane by plane if it is seekable. A truncated file
+    is read up to its end. `source` has path, run, session and host; the other fields are filled in
+    here.
 
     Raises:
         UnreadableProfileError: If it is not a profile, or nothing in it is readable.

@@ -82,11 +82,8 @@ def open_fetched(
 ) -> Iterator[BinaryIO]:
     """Download a remote file, unless it is cached, and open it.
 
-    Args:
-        root: The URL that the path is relative to.
-        path: The path, with forward slashes.
-        version: The listed version; if empty, the store is queried.
-        size_bytes: The listed size; if None, the store is queried.
+    The path is relative to the root, with forward slashes. Without the listed version or size, the
+    store is queried.
 
     Raises:
         StoreError: If the store denies access, cannot be reached, or interrupts the transfer.
@@ -109,11 +106,6 @@ def fetch_heads(
     """Read the first bytes of remote files in parallel, or the error for each file.
 
     They are cached too, so that other processes need not request them again.
-
-    Args:
-        root: The URL that the paths are relative to.
-        entries: The files as listed.
-        head_bytes: The number of bytes to read of each.
     """
     if not entries:
         return
@@ -243,10 +235,8 @@ _LAST_PARTS = 3
 def open_ranges(root: str, path: str, size_bytes: int) -> Iterator[BinaryIO]:
     """Open a remote file so that each read requests its bytes, and no others.
 
-    Args:
-        root: The URL that the path is relative to.
-        path: The path, with forward slashes.
-        size_bytes: The listed size. What was appended since then is not read.
+    The path is relative to the root, with forward slashes. The size is the listed one: what was
+    appended since then is not read.
 
     Raises:
         StoreError: On reading: if the store denies access, cannot be reached, or sends other bytes

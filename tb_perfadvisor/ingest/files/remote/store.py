@@ -94,11 +94,7 @@ def explain(
 ) -> PerfAdvisorError:
     """The error for the user.
 
-    Args:
-        error: The exception of the client.
-        scheme: The URL's scheme.
-        where: The URL, or the file's path relative to it.
-        is_listing: Whether files were being listed rather than read.
+    `where` is the URL, or the file's path relative to it.
     """
     codes = _codes(error)
     text = " ".join(str(cause) for cause in _chain(error))
@@ -225,10 +221,8 @@ class Store:
 
         If there are no credentials, try again anonymously: the bucket may be public.
 
-        Args:
-            request: Called with fsspec's file system.
-            where: The file for error messages; the URL by default.
-            is_listing: Whether files are listed rather than read, for error messages.
+        `request` is called with fsspec's file system. Error messages name `where`, by default the
+        URL.
 
         Raises:
             FileNotFoundError: If the path does not exist.
@@ -274,13 +268,8 @@ class Store:
     def read_range(self, path: str, start: int, end: int) -> bytes:
         """Read a part of a file, in one request if the store supports it.
 
-        Args:
-            path: The file.
-            start: Position of the first byte.
-            end: Position after the last byte; may be beyond the end of the file.
-
-        Returns:
-            The bytes; or the whole file, from a store that ignores ranges.
+        `end` is the position after the last byte; it may be beyond the end of the file. From a
+        store that ignores ranges, the whole file is returned.
 
         Raises:
             FileNotFoundError: If the file does not exist.

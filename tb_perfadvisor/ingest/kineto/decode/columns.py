@@ -53,9 +53,8 @@ def raw_indices(lookup: dict[Any, int], values: list[msgspec.Raw]) -> NDArray[np
 class Texts(dict[Any, int]):
     """Maps values to the indices of their texts; -1 for values without a text.
 
-    Args:
-        intern: Stores a text and returns its index.
-        text_of: The text of a value; by default, strings are their own texts.
+    `intern` stores a text and returns its index. `text_of` returns the text of a value; by default,
+    strings are their own texts.
     """
 
     def __init__(
@@ -145,8 +144,7 @@ class KinetoColumns(Struct):
 class KinetoCollector:
     """Turns slices of events into columns.
 
-    Args:
-        intern: Stores a text and returns its index.
+    `intern` stores a text and returns its index.
     """
 
     def __init__(self, intern: Callable[[str], int]) -> None:

@@ -107,12 +107,8 @@ def add_collectives(
 ) -> None:
     """Add attributes of collectives on the device and on the host.
 
-    Args:
-        assembler: Receives the attributes.
-        collected: All columns.
-        kind: The kind of every event.
-        texts: Strings by index.
-        groups: The process groups that the header lists.
+    `kind` has the kind of every event, `texts` the strings by index, and `groups` the process
+    groups that the header lists.
     """
     _add_device_collectives(assembler, collected, kind, texts, groups)
     _add_host_collectives(assembler, collected, kind, texts, groups.only_size)
@@ -315,13 +311,9 @@ def describe_by_calls(trace: Trace) -> Trace:
 def _calls(trace: Trace, strings: list[str]) -> tuple[Int32, NDArray[np.int32]]:
     """The annotation around each collective's launch, and the operation of each annotation.
 
-    Args:
-        trace: The trace.
-        strings: The trace's strings; missing names of operations are added.
-
-    Returns:
-        Rows of annotations (-1 for none), shape (collectives,); and for each string the string
-        index of its operation (-1 if it is not a call).
+    Missing names of operations are added to `strings`. Returns rows of annotations (-1 for none),
+    shape (collectives,); and for each string the string index of its operation (-1 if it is not a
+    call).
     """
     ids = {text: index for index, text in enumerate(strings)}
     called = np.full(len(strings) + 1, -1, dtype=np.int32)

@@ -181,8 +181,7 @@ def clamp_overhangs(
     Larger overhangs than `ROUNDING_NS`, and events that are mostly outside of the other one, are
     real overlaps and stay.
 
-    Returns:
-        The durations; shape (n,).
+    Returns the durations, of shape (n,).
     """
     result: Int64 = duration_ns.copy()
     rows = np.flatnonzero(is_host)
@@ -214,8 +213,7 @@ def ended_with_callers(
     follows would be inside it. It ended when its caller did, or called something else, at the
     latest.
 
-    Returns:
-        The durations, shape (n,), and how many calls were shortened.
+    Returns the durations, of shape (n,), and how many calls were shortened.
     """
     row, numbers = frames["row"], frames["frame"]
     known = np.flatnonzero(numbers >= 0)
@@ -260,8 +258,7 @@ def forward_links(
     they read it at their start and the innermost one consumes it. So the forward operator is the
     last one of the thread with the number that started before the backward node.
 
-    Returns:
-        Rows of backward nodes and of their forward operators.
+    Returns rows of backward nodes and of their forward operators.
     """
     known = np.flatnonzero(sequence >= 0)
     is_backward = forward_thread[known] > 0

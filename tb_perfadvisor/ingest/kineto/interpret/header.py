@@ -295,10 +295,7 @@ def rows_by_rank(rank: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
 def notes_of(document: Document[Any], collected: KinetoColumns, unended: int) -> tuple[Note, ...]:
     """All notes, in descending order of severity.
 
-    Args:
-        document: The file.
-        collected: Its events.
-        unended: Calls of Python functions that outlasted their callers.
+    `unended` counts the calls of Python functions that outlasted their callers.
     """
     notes = damage_notes(document, document.malformed + collected.malformed)
     if not collected.events["name"].size:

@@ -145,12 +145,8 @@ def read_lines(
 ) -> DecodedLines:
     """Decode the lines of a plane.
 
-    Args:
-        file: The profile.
-        spans: The lines.
-        stat_names: The names of the plane's stats.
-        wanted: The stats to decode by a line's name; of lines of any name for an empty one.
-        texts: Receives the texts stored in stats.
+    `wanted` returns the stats to decode by a line's name; of lines of any name for an empty one.
+    `texts` receives the texts stored in stats.
     """
     lines = _LineDecoder(file, stat_names, wanted, texts)
     for together in _runs_of_small(spans):
@@ -233,13 +229,8 @@ class _LineDecoder:
     def _add_run(self, first: Field, end: int, stats: StatDecoder) -> int:
         """Decode the consecutive events from the first one on.
 
-        Args:
-            first: The first event.
-            end: The end of the line.
-            stats: Decodes their stats.
-
-        Returns:
-            The position after the events: another field, or an event larger than a block.
+        `end` is the end of the line. Returns the position after the events: another field, or an
+        event larger than a block.
         """
         at, size = first.at, max(_BLOCK_BYTES, first.end - first.at)
         while at < end:
@@ -562,8 +553,7 @@ class Lines(Events, kw_only=True):
     def with_any(self, mask: NDArray[np.bool_]) -> Iterator[tuple[Line, slice]]:
         """The lines that have any event of a mask, each with the places of all its events.
 
-        Args:
-            mask: Shape (n,).
+        The mask has shape (n,).
         """
         ends = np.cumsum([len(line) for line in self.lines])
         for index in distinct(np.searchsorted(ends, np.flatnonzero(mask), side="right")).tolist():

@@ -37,12 +37,7 @@ class FileReader:
     """Reads parts of a stream."""
 
     def __init__(self, stream: BinaryIO, *, where: str) -> None:
-        """Determine the size of the stream; a stream that is not seekable is read entirely.
-
-        Args:
-            stream: The stream.
-            where: The file's name, for errors.
-        """
+        """Determine the size of the stream; a stream that is not seekable is read entirely."""
         # Local files and fsspec's files have `readinto`; other streams may not.
         can_seek = stream.seekable() and hasattr(stream, "readinto")
         self._stream: Any = stream if can_seek else io.BytesIO(stream.read())

@@ -285,10 +285,6 @@ def _is_used(file: FileReader, plane_name: str, line: Field) -> bool:
 def read_plane(file: FileReader, found: Outline) -> Plane | None:
     """Read the tables of a plane; None if it is damaged. Lines are read on access.
 
-    Args:
-        file: The profile.
-        found: The outline of the plane.
-
     Raises:
         UnreadableProfileError: If it has more lines than any device or host.
     """
@@ -336,11 +332,8 @@ class Plane:
     ) -> None:
         """Decode the plane's own stats.
 
-        Args:
-            file: The profile.
-            name: The name of the plane.
-            lines: Begin and end of each line in the file.
-            tables: The messages of each of `_TABLES`.
+        `lines` has begin and end of each line in the file, and `tables` the messages of each of
+        `_TABLES`.
         """
         self.name = name
         self.stat_names = StatNames(map_entries(tables[_STAT_NAMES]))

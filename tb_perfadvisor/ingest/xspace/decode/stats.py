@@ -123,13 +123,9 @@ def _hashes(buffer: wire.Bytes, begin: Int64, size: Int64) -> NDArray[np.uint64]
 def _lengths(word: NDArray[np.uint64], at: Int64) -> tuple[Int64, Int64, NDArray[np.uint64]]:
     """Decode lengths of up to two bytes.
 
-    Args:
-        word: The eight bytes from each field's tag on.
-        at: The positions of the tags.
-
-    Returns:
-        The length, the position of the payload, and the payload's first bytes. A length of more
-        than two bytes is returned as a number beyond any buffer.
+    `word` has the eight bytes from each field's tag on, and `at` the positions of the tags. Returns
+    the length, the position of the payload, and the payload's first bytes. A length of more than
+    two bytes is returned as a number beyond any buffer.
     """
     is_long = (word >> _FIFTEEN) & _ONE
     size = (word >> _EIGHT) & _LOW_SEVEN
@@ -162,13 +158,7 @@ class StatDecoder:
     """Collects the used stats of many messages, part by part."""
 
     def __init__(self, ids: IdIndex, names: Sequence[str], texts: Texts) -> None:
-        """Create a decoder.
-
-        Args:
-            ids: The ids of the stats to decode.
-            names: The name of each stat.
-            texts: Receives the texts stored in stats.
-        """
+        """Create a decoder of the stats with these ids; `texts` receives the texts in them."""
         self._ids = ids
         self._names = names
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}
@@ -184,13 +174,9 @@ class StatDecoder:
 
         A plain stat has a key, followed by a single value if the stat is used. Nearly all are.
 
-        Args:
-            spans: Messages from their first stat on.
-            tag: The tag of stats, of one byte.
-            first: The number of the first message, from which owners are counted.
-
-        Returns:
-            The messages with remaining fields, and where these start.
+        `spans` has messages from their first stat on, and `tag` is that of stats, of one byte.
+        Owners are counted from `first`, the number of the first message. Returns the messages with
+        remaining fields, and where these start.
         """
         every = wire.words(spans.buffer)
         row = np.flatnonzero(spans.begin < spans.end)
@@ -233,10 +219,7 @@ class StatDecoder:
     def add(self, owner: Int64, spans: wire.Slices, first: int = 0) -> None:
         """Decode stats of any form; the last key and value of each count.
 
-        Args:
-            owner: The event of each stat.
-            spans: XStat messages.
-            first: The event from which owners are counted.
+        `owner` has the event of each stat, counted from `first`, and `spans` the XStat messages.
         """
         key = np.zeros(len(spans), dtype=np.int64)
         values = []
@@ -272,8 +255,7 @@ class StatDecoder:
     def finish(self, kept: NDArray[np.bool_] | None = None) -> dict[str, StatColumn]:
         """The columns of the decoded stats, by name.
 
-        Args:
-            kept: Mask of the owners to keep, which are renumbered.
+        `kept` is a mask of the owners to keep, which are renumbered.
         """
         columns: dict[str, StatColumn] = dict(self._parts)
         self._parts = {}
@@ -300,8 +282,7 @@ class EventStats:
     def __init__(self, decoded: Iterable[Mapping[str, StatColumn]]) -> None:
         """Join what several decoders found, each in other events.
 
-        Args:
-            decoded: Columns by name; their owners are sorted within each part.
+        Columns are by name; their owners are sorted within each part.
         """
         columns: dict[str, list[StatPart]] = {}
         for found in decoded:
@@ -422,11 +403,7 @@ class StatNames:
     """
 
     def __init__(self, entries: Entries) -> None:
-        """Find the names in the buffer.
-
-        Args:
-            entries: XStatMetadata by id.
-        """
+        """Find the names in the buffer; `entries` has XStatMetadata by id."""
         self.ids = IdIndex(entries.ids)
         self._buffer = entries.spans.buffer
         self._begin, self._end = (np.zeros(len(self.ids), dtype=np.int64) for _ in range(2))
@@ -473,9 +450,7 @@ class Metadata:
     def __init__(self, entries: Entries, stat_names: StatNames) -> None:
         """Decode the names; stats are decoded on access.
 
-        Args:
-            entries: XEventMetadata by id.
-            stat_names: The names of the plane's stats.
+        `entries` has XEventMetadata by id.
         """
         self.ids = IdIndex(entries.ids)
         self.stat_names = stat_names
@@ -526,9 +501,7 @@ def _stats(spans: wire.Slices, stat_names: StatNames, texts: Texts) -> dict[str,
 def plane_stats(spans: wire.Slices, stat_names: StatNames) -> dict[str, Value]:
     """The stats of the plane itself, by name.
 
-    Args:
-        spans: XStat messages.
-        stat_names: The names of the plane's stats.
+    `spans` has XStat messages.
     """
     keys = np.zeros(len(spans), dtype=np.int64)
     for part in wire.walk(spans):

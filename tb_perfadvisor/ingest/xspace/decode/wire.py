@@ -132,9 +132,8 @@ def join(messages: list[bytes]) -> Slices:
 def varints(buffer: Bytes, at: Rows) -> tuple[Values, Rows]:
     """Read a varint at each position.
 
-    Returns:
-        The values, and the positions after them. For a varint without an end, the position is
-        beyond the buffer.
+    Returns the values, and the positions after them. For a varint without an end, the position is
+    beyond the buffer.
     """
     value, size = first_varint(words(buffer)[at])
     after = at + size
@@ -155,9 +154,8 @@ def varints(buffer: Bytes, at: Rows) -> tuple[Values, Rows]:
 def lengths(buffer: Bytes, at: Rows) -> tuple[Rows, Rows]:
     """Read the length of a message at each position.
 
-    Returns:
-        The lengths, and the positions after them as in `varints`. Lengths beyond the buffer are
-        only known to be too large.
+    Returns the lengths, and the positions after them as in `varints`. Lengths beyond the buffer are
+    only known to be too large.
     """
     pair: NDArray[np.uint16] = np.ndarray(
         (buffer.size - 1,), dtype="<u2", buffer=buffer, strides=(1,)
@@ -213,13 +211,8 @@ def walk(spans: Slices) -> Iterator[Fields]:
 def leading(spans: Slices, tags: Sequence[int]) -> tuple[list[Fields], Rows]:
     """Decode the fields at the start of messages, in the order in which protobuf writes them.
 
-    Args:
-        spans: The messages.
-        tags: Tags of one byte; any of them may be missing in a message.
-
-    Returns:
-        For each tag, the fields of the messages that have it; and where the remaining fields of
-        each message start.
+    Tags have one byte; any of them may be missing in a message. Returns for each tag the fields of
+    the messages that have it; and where the remaining fields of each message start.
     """
     at = spans.begin.copy()
     row = np.flatnonzero(at < spans.end)
@@ -238,10 +231,8 @@ def leading(spans: Slices, tags: Sequence[int]) -> tuple[list[Fields], Rows]:
 def fields_at(buffer: Bytes, row: Rows, at: Rows) -> Fields:
     """Decode the field at each position.
 
-    Args:
-        buffer: Ends with `PADDING`.
-        row: The message of each field.
-        at: Positions before the padding.
+    The buffer ends with `PADDING`. `row` has the message of each field, and the positions are
+    before the padding.
     """
     every = words(buffer)
     word = every[at]
@@ -337,11 +328,8 @@ class RecordRun(Struct, frozen=True):
 def find_records(buffer: Bytes, at: int, end: int, tag: int) -> RecordRun:
     """Find the run of delimited fields that starts at a position.
 
-    Args:
-        buffer: Ends with `wire.PADDING`.
-        at: The position of the first record's tag.
-        end: The end of the message.
-        tag: The tag of one byte.
+    The buffer ends with `wire.PADDING`. `at` is the position of the first record's tag, which has
+    one byte, and `end` is the end of the message.
     """
     walk = _walk_single if end - at < _MIN_PARALLEL_BYTES else _walk_parallel
     tags, after = walk(buffer, at, end, tag)

@@ -91,9 +91,8 @@ _SHAPE: Final = re.compile(r"\b(\w+)\[([\d,?]*)\]")
 def parse_shapes(text: str) -> tuple[str, str]:
     """Parse `(half[4,384,4096];half[])`, the inputs of a TensorFlow op.
 
-    Returns:
-        The shapes as JSON (`[[4,384,4096],[]]`), and the types separated by semicolons. An
-        unknown dimension is -1.
+    Returns the shapes as JSON (`[[4,384,4096],[]]`), and the types separated by semicolons. An
+    unknown dimension is -1.
     """
     inputs = _SHAPE.findall(text)
     shapes = ",".join(f"[{dimensions.replace('?', '-1')}]" for _, dimensions in inputs)

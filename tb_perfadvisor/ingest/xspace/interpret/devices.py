@@ -87,10 +87,7 @@ def _rank(device: tuple[str, int]) -> tuple[bool, str, int]:
 def describe_device(plane: Plane, place: PlaneDevice, memory_limit: int | None) -> Device | None:
     """The device of a plane; None for planes of a part of a device.
 
-    Args:
-        plane: A device plane.
-        place: The device of the plane.
-        memory_limit: The limit of the device's allocator, if it was traced.
+    `memory_limit` is that of the device's allocator, if it was traced.
     """
     if place.part:
         return None
@@ -182,8 +179,7 @@ class Correction(Struct, frozen=True):
 def on_device_clock(plane: Plane) -> tuple[tuple[Line, ...], bool]:
     """The lines of a plane, with times of the device's counter if the profile's clock is distorted.
 
-    Returns:
-        The lines, and whether they were shifted.
+    Returns the lines, and whether they were shifted.
     """
     operations = next((line for line in plane.lines if line.name == "XLA Ops"), None)
     if operations is None or not len(operations):
@@ -314,14 +310,8 @@ def add_derived_line(
 ) -> Int32:
     """Add a line that covers or repeats real work.
 
-    Args:
-        assembler: Receives the events.
-        line: The line.
-        device: The device's index.
-        launches: What links each event to the call that launched it; -1 for nothing.
-
-    Returns:
-        The provisional ids of the events.
+    `launches` has what links each event to the call that launched it; -1 for nothing. Returns the
+    provisional ids of the events.
     """
     if not len(line) or line.name == _COUNTERS:
         return np.empty(0, dtype=np.int32)

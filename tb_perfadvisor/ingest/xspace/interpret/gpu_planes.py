@@ -57,9 +57,8 @@ _MEMSET: Final = re.compile(r"(?i)memset|__amd_rocclr_fill")
 def classify_names(names: list[str], ran: Int64) -> KernelNames:
     """Classify kernels by name.
 
-    Args:
-        names: The names of all event kinds.
-        ran: The rows of the kinds on streams; others are not kernels.
+    `names` are of all event kinds. `ran` has the rows of the kinds on streams; others are not
+    kernels.
     """
     kernels = [names[row] for row in ran.tolist()]
     classes = classify_kernels(kernels)
@@ -102,13 +101,7 @@ class StreamNames(Struct, frozen=True):
 
     @classmethod
     def of(cls, assembler: Assembler, names: list[str], ran: Int64) -> StreamNames:
-        """Classify the names.
-
-        Args:
-            assembler: Interns the names.
-            names: The names of all event kinds.
-            ran: The rows of the kinds on streams.
-        """
+        """Classify the names of all event kinds; `ran` has the rows of those on streams."""
         kernels = classify_names(names, ran)
         has_dtype = np.array([*map(bool, kernels.collective_dtype)], dtype=bool)
         dtypes = assembler.intern_all(kernels.collective_dtype)
@@ -166,14 +159,8 @@ def add_gpu_plane(
 ) -> None:
     """Add the plane of a GPU or another accelerator with streams.
 
-    Args:
-        assembler: Receives the events.
-        plane: The plane.
-        device: The device's index.
-        copies: The copies that host calls launched.
-        table: Receives the XLA operations that kernels execute.
-        is_known: False for an unknown device: all lines that are not known to be derived count as
-            streams.
+    `copies` has those that host calls launched. `table` receives the XLA operations that kernels
+    execute. On an unknown device, all lines that are not known to be derived count as streams.
     """
     is_stream = [
         len(line) > 0 and bool(_STREAM.match(line.name) or not (is_known or is_derived(line.name)))
@@ -356,12 +343,9 @@ def add_memory(
     memory) and bytes_available (the limit minus both). Memory in use is the sum of the first two;
     the file does not have the size of the pool.
 
-    Args:
-        assembler: Receives the rows.
-        plane: A host plane.
-        limits: Receives the largest limit of the allocators of each device, in bytes.
-        first_device: The device of allocators that do not name one, -1 for the host.
-        thread_of_line: The actual (thread, label) of a line's events, by line id.
+    `limits` receives the largest limit of the allocators of each device, in bytes. Allocators that
+    do not name a device are of `first_device`, -1 for the host. `thread_of_line` has the actual
+    (thread, label) of a line's events, by line id.
     """
     names = plane.metadata.names
     is_event = np.array([bool(_EVENT.match(name)) for name in names])

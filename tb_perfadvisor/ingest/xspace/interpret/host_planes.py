@@ -51,11 +51,7 @@ class Iterators:
     """The iterators of a host plane."""
 
     def __init__(self, plane: Plane) -> None:
-        """Find the events of iterators.
-
-        Args:
-            plane: A host plane.
-        """
+        """Find the events of iterators in a host plane."""
         self._plane = plane
         names = plane.metadata.names if plane.has_iterators else []
         self._is_call, self._is_start, self._is_execution = (
@@ -97,11 +93,8 @@ class Iterators:
     def add(self, assembler: Assembler, threads: Events, kept: Int64, events: Int32) -> None:
         """Add the attributes of the events of threads.
 
-        Args:
-            assembler: Receives the attributes.
-            threads: All events of the threads.
-            kept: The events of the threads that were added; shape (kept,).
-            events: Their provisional ids; shape (kept,).
+        `threads` has all events of the threads, `kept` those that were added, and `events` their
+        provisional ids; both have shape (kept,).
         """
         if not self._is_call.any():
             return
@@ -401,8 +394,7 @@ def _mark_eager_calls(
 def _mark_thunks(threads: Lines, kind: NDArray[np.uint8]) -> tuple[Int64, list[str]]:
     """Classify XLA operations on host threads (thunks on the CPU).
 
-    Returns:
-        For every event the index into the collectives (-1 for none), and the collectives.
+    Returns for every event the index into the collectives (-1 for none), and the collectives.
     """
     index, texts = threads.texts("hlo_op")
     if not texts:
@@ -492,8 +484,7 @@ _RUN: Final = re.compile(
 def threads_of_plugin_lines(plane: Plane) -> dict[int, tuple[int, str]]:
     """Find the thread of each line of a plugin's tracer.
 
-    Returns:
-        (thread, label) of the calling thread, by the id of the plugin's line.
+    Returns (thread, label) of the calling thread, by the id of the plugin's line.
     """
     caller_of: dict[int, Line] = {}
     entered: list[tuple[Line, Int64]] = []
@@ -521,8 +512,7 @@ def threads_of_plugin_lines(plane: Plane) -> dict[int, tuple[int, str]]:
 def threads_of_api_lines(plane: Plane) -> dict[int, tuple[int, str]]:
     """Find the thread of each line of runtime calls.
 
-    Returns:
-        (thread, label) of the calling thread, by the id of the line of calls.
+    Returns (thread, label) of the calling thread, by the id of the line of calls.
     """
     if not any(line.name.startswith(_API_LINE) for line in plane.lines):
         return {}

@@ -56,13 +56,9 @@ class HostRuns:
     def add(self, threads: Lines, kind: NDArray[np.uint8], correlation: Int64) -> Int64:
         """Collect the events of host threads.
 
-        Args:
-            threads: The threads.
-            kind: The kind of each event.
-            correlation: What links each event to device events so far; -1 for nothing.
-
-        Returns:
-            The same with the numbers of launches and of calls of jitted functions.
+        `kind` has the kind of each event, and `correlation` what links it to device events so far;
+        -1 for nothing. Returns `correlation` with the numbers of launches and of calls of jitted
+        functions.
         """
         run = _run_numbers(threads, threads.numbers("device_ordinal", 0))
         is_launch = (kind == EventKind.LAUNCH) & (correlation < 0)
@@ -101,9 +97,7 @@ class HostRuns:
     def launch_numbers(self, modules: Line, device: int) -> Int64:
         """What links the runs of a device to their launches; -1 for nothing.
 
-        Args:
-            modules: The device's line of runs.
-            device: The device's index.
+        `modules` is the device's line of runs.
         """
         nothing = np.full(len(modules), -1, dtype=np.int64)
         launched = np.concatenate([_NONE, *(number for number, _ in self._launches)])
@@ -138,9 +132,8 @@ class HostRuns:
     def clock_shift_ns(self, modules: Line, numbers: Int64) -> int:
         """By how much the events of a device must be moved to agree with the host.
 
-        Args:
-            modules: The device's line of runs.
-            numbers: What links them to launches, as `launch_numbers` returns it.
+        `modules` is the device's line of runs, and `numbers` is what `launch_numbers` returns for
+        it.
         """
         start, end = modules.start_ns, modules.start_ns + modules.duration_ns
         launched_ns = _first_times(numbers, self._launches)

@@ -62,12 +62,7 @@ class TpuOperations:
     """Parses each operation and adds it to the trace once; cores share operations."""
 
     def __init__(self, assembler: Assembler, programs: Programs) -> None:
-        """Create an empty collection.
-
-        Args:
-            assembler: Receives the operations.
-            programs: The programs of the profile, which show what is inside fusions.
-        """
+        """Create an empty collection; the profile's programs show what is inside fusions."""
         self._assembler = assembler
         self._programs = programs
         self._parsed: dict[tuple[Any, ...], tuple[Operation, _Facts]] = {}
@@ -78,14 +73,9 @@ class TpuOperations:
     ) -> tuple[list[Operation], Int64]:
         """The operations of event kinds.
 
-        Args:
-            metadata: The event kinds of a plane.
-            rows: The kinds to look up.
-            time_ns: The time that each of them takes in the plane.
-            programs: Names of modules by program id.
-
-        Returns:
-            The operations, and their rows in the trace's HLO table.
+        `rows` are the kinds to look up, and `time_ns` is what each of them takes in the plane.
+        `programs` has names of modules by program id. Returns the operations, and their rows in the
+        trace's HLO table.
         """
         module = {
             row: programs.get(int(number) % 2**64, str(int(number) % 2**64))
@@ -285,17 +275,9 @@ def add_tpu_plane(
 ) -> ClockChanges:
     """Add the plane of a TPU.
 
-    Args:
-        assembler: Receives the events.
-        plane: The plane.
-        device: The device's index.
-        operations: The operations of the planes added before.
-        runs: Launches of runs by the host.
-        is_core: False for planes of a part of the chip (SparseCore), which overlap the core: they
-            are shown but do not count as busy.
-
-    Returns:
-        How its times were changed.
+    `operations` has those of the planes added before, and `runs` the launches of runs by the host.
+    `is_core` is False for planes of a part of the chip (SparseCore), which overlap the core: they
+    are shown but do not count as busy. Returns how its times were changed.
     """
     lines, is_moved = on_device_clock(plane)
     modules = next((line for line in lines if line.name == "XLA Modules" and len(line)), None)
@@ -460,9 +442,7 @@ class HloOperations:
     def rows_of(self, events: Events, *, with_inside: bool = False) -> Int64:
         """The row of the HLO table that each event executes; -1 for none.
 
-        Args:
-            events: The events.
-            with_inside: Whether to tell what is inside of fusions.
+        `with_inside` tells what is inside of fusions, too.
         """
         op_index, ops = events.texts("hlo_op")
         module_index, modules = events.texts("hlo_module")

@@ -91,9 +91,7 @@ class _Place(Struct, frozen=True):
 def fused_operations(fusion: Any, computations: Mapping[int, Any]) -> FusedOperations:
     """Look inside a fusion.
 
-    Args:
-        fusion: Its instruction in an `HloProto`.
-        computations: All computations of the program by id.
+    `fusion` is an instruction of an `HloProto`. `computations` has all of the program, by id.
     """
     opcodes: set[bytes] = set()
     paths: dict[bytes, None] = {}
@@ -185,8 +183,7 @@ _MAX_LOOP_CHAIN: Final = 16
 def known_before_loop(body: Any) -> frozenset[bytes]:
     """Names of the instructions that depend on constants of a loop and its counter only.
 
-    Args:
-        body: The computation that the loop repeats. Operands precede what uses them.
+    `body` is the computation that the loop repeats. Operands precede what uses them.
     """
     by_id = {int(member.id): member for member in body.instructions}
     root = by_id.get(int(body.root_id))
@@ -289,9 +286,7 @@ _MOST_HOPS: Final = 20
 def table_lookups(module: str, message: Any) -> Iterator[TableLookup]:
     """The look-ups of a program.
 
-    Args:
-        module: Its name.
-        message: Its `HloProto`.
+    `message` is its `HloProto`.
     """
     gathers = [
         (int(computation.id), instruction)
@@ -405,12 +400,7 @@ class Transpositions:
     """Looks for transpositions before and after the copies of a program's entry."""
 
     def __init__(self, entry: Any, computations: Mapping[int, Any]) -> None:
-        """Index the entry computation.
-
-        Args:
-            entry: Its message.
-            computations: All computations of the program by id.
-        """
+        """Index the entry computation; `computations` has all of the program, by id."""
         self._computations = computations
         self._entry = _by_id(entry)
         self._by_name = {each.name: each for each in self._entry.values()}
@@ -421,11 +411,7 @@ class Transpositions:
                 self._users[int(id_)].append(instruction)
 
     def explain(self, name: str) -> bool:
-        """Whether a copy of the entry moves an argument or result that the program transposes.
-
-        Args:
-            name: The name of the copy.
-        """
+        """Whether the copy of this name moves an argument or result that the program transposes."""
         copy = self._by_name.get(name.encode())
         if copy is None or not copy.operand_ids:
             return False

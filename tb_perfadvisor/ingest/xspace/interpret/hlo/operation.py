@@ -41,8 +41,7 @@ _GROUP_AXIS: Final = re.compile(r"'?([^,':]+)'?(?::\(\d{1,9}\)(\d{1,9}))?")
 def group_axes(text: str) -> tuple[int, ...]:
     """The sizes of the mesh axes that a group of a collective spans; empty if unknown.
 
-    Args:
-        text: The HLO text of the collective. A list of members counts as one axis.
+    `text` is the HLO text of the collective. A list of members counts as one axis.
     """
     if "replica_groups=" not in text:
         return ()
@@ -55,11 +54,7 @@ def group_axes(text: str) -> tuple[int, ...]:
 
 
 def group_names(text: str) -> str:
-    """The mesh axes that a group of a collective spans, such as `data,fsdp`; empty if unnamed.
-
-    Args:
-        text: The HLO text of the collective.
-    """
+    """The mesh axes that a group of a collective spans, such as `data,fsdp`; empty if unnamed."""
     match = _MESH.search(text) if "replica_groups=mesh" in text else None
     if match is None:
         return ""
@@ -67,11 +62,7 @@ def group_names(text: str) -> str:
 
 
 def group_members(text: str) -> str:
-    """The groups of a collective as the text has them, shortened; empty if they are unknown.
-
-    Args:
-        text: The HLO text of the collective.
-    """
+    """The groups of a collective as the text has them, shortened; empty if they are unknown."""
     match = _GROUPS.search(text) if "replica_groups=" in text else None
     if match is None:
         return ""
@@ -154,11 +145,9 @@ class Operation(Struct, frozen=True):
 def parse_operation(text: str, *, name: str = "", category: str = "", path: str = "") -> Operation:
     """Parse an operation.
 
-    Args:
-        text: Its HLO text, or only its name.
-        name: Its short name (`fusion.1`); by default, taken from the text.
-        category: XProf's `hlo_category`, if the profile has it.
-        path: The framework's name of it (`jit(f)/dot_general`), if the profile has it.
+    `text` is its HLO text, or only its name. `name` is its short name (`fusion.1`), by default
+    taken from the text. `category` is XProf's `hlo_category`, and `path` the framework's name of it
+    (`jit(f)/dot_general`), if the profile has them.
     """
     head, _, body = text.partition(" = ")
     name = name or head.strip().lstrip("%")
@@ -430,9 +419,7 @@ _PRECISIONS: Final = {0: "default", 1: "high", 2: "highest"}
 def instruction_line(instruction: Any, operands: Iterable[Any]) -> str:
     """The text of an instruction: `%name = shape opcode(shape %operand, …), attributes`.
 
-    Args:
-        instruction: An instruction of an `HloProto`.
-        operands: Its operands; those that are missing are None.
+    The instruction is one of an `HloProto`. Operands that are missing are None.
     """
     inside = ", ".join(
         f"{shape_text(operand.shape)} %{decoded(operand.name)}" for operand in operands if operand
@@ -544,10 +531,6 @@ def source_line(module: Any, instruction: Any) -> str:
     Instructions used to name them. Now they name a frame of a table, which holds the frames of all
     stacks. Numbers count from 1. Of a file in the table, the last folder is kept: its path is that
     of the machine.
-
-    Args:
-        module: The program.
-        instruction: One of its instructions.
     """
     metadata = instruction.metadata
     if metadata.source_file:

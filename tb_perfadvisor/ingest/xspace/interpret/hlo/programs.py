@@ -253,12 +253,8 @@ class _Reader:
 def program_values(module: str, message: Any) -> Program | None:
     """The values of a program.
 
-    Args:
-        module: Its name.
-        message: Its `HloProto`.
-
-    Returns:
-        None if the message has no program, or one of more than a hundred thousand instructions.
+    `message` is its `HloProto`. None if it has no program, or one of more than a hundred thousand
+    instructions.
     """
     hlo = message.hlo_module
     count = sum(len(computation.instructions) for computation in hlo.computations)
@@ -407,12 +403,7 @@ _LARGEST: Final = 2**50
 def planned_memory(module: str, message: Any) -> ProgramMemory | None:
     """The memory of a program.
 
-    Args:
-        module: Its name.
-        message: Its `HloProto`.
-
-    Returns:
-        None if the message has no buffer assignment.
+    `message` is its `HloProto`. None if it has no buffer assignment.
     """
     names: dict[int, str] | None = None
     arguments: list[tuple[str, int]] = []
@@ -473,11 +464,6 @@ class Programs:
     """The programs of a profile, decoded on access."""
 
     def __init__(self, budget: Budget) -> None:
-        """Create an empty collection.
-
-        Args:
-            budget: Of the file.
-        """
         self.budget = budget
         self._bytes: dict[str, bytes] = {}
         self._decoded: dict[str, _Program] = {}
