@@ -26,10 +26,6 @@ def with_proofs(report: R, proofs: Sequence[Proof]) -> R:
     A finding counts with what was measured in place of what was predicted. One whose every
     mechanical change was tried in vain comes last, is not the one to begin with, and adds nothing
     to what all findings would save together.
-
-    Args:
-        report: The report.
-        proofs: The lines of a ledger.
     """
     known = latest(proofs)
     digest = digest_of(report) if known else ""

@@ -54,12 +54,8 @@ def started_with(
 ) -> Report:
     """The report, with the script of a command as that of the program.
 
-    Args:
-        command: What starts the program: `python train.py`, `torchrun train.py`,
-            `python -m app.train`.
-        started_in: Where.
-        repository: The directory of the program's code.
-        report: Of a recording, which may name another script, or none.
+    The command starts the program: `python train.py`, `torchrun train.py`, `python -m app.train`.
+    The recording of the report may name another script, or none.
     """
     for before, word in zip(("", *command), command, strict=False):
         files = [word] if word.endswith(".py") else []
@@ -79,10 +75,7 @@ def candidates_of(
 ) -> list[Candidate]:
     """The mechanical changes for the findings of a report, best finding first.
 
-    Args:
-        report: The report.
-        repository: The directory of the program's code.
-        changes: The ids of changes to take; by default the first mechanical one of each finding.
+    `changes` are ids; by default the first mechanical one of each finding is taken.
 
     Raises:
         UsageError: If there is no such change.
@@ -123,10 +116,7 @@ def combination_of(
 ) -> str | None:
     """One patch for several changes of a report; None if not all of them fit together.
 
-    Args:
-        report: The report that they are of.
-        proved: The changes, all of the catalog.
-        repository: The directory of the program's code.
+    All changes are those of the catalog.
     """
     findings = [each.finding for each in proved if each.finding is not None]
     if report is None or len(findings) < len(proved):
@@ -173,9 +163,7 @@ def apply_patch(patch: str, directory: Path) -> None:
 
     `git apply` refuses paths that lead out of the directory, also by links.
 
-    Args:
-        patch: A unified diff, relative to the directory.
-        directory: It lies in no repository.
+    The patch is a unified diff, relative to the directory, which lies in no repository.
 
     Raises:
         PatchDoesNotApplyError: If it does not apply.

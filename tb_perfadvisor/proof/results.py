@@ -102,10 +102,6 @@ def skipped_work(base: Run, target: Run) -> str | None:
     Work is counted over the same steps of both runs. Loaders fetch ahead, so that samples may
     differ by those of a step. If everything but the optimizer's steps changed by the same factor,
     it is those that were skipped.
-
-    Args:
-        base: A run of the original.
-        target: A run of the changed program.
     """
     old, new = _common(base, target)
     if old is None or new is None:
@@ -190,10 +186,8 @@ def _slack(rows: Sequence[Counters], name: str) -> float:
 def compare_results(bases: Sequence[Run], targets: Sequence[Run], may_differ: str) -> Results:
     """Compare what versions computed, unless two runs of the original already differ.
 
-    Args:
-        bases: Two runs of the original, or more.
-        targets: Runs of the changed program.
-        may_differ: Why small differences are expected of this change; empty if they are not.
+    There are at least two runs of the original. `may_differ` says why small differences are
+    expected of this change; empty if they are not.
     """
     compared = [
         *(

@@ -48,12 +48,7 @@ _MOST_MEMORY: Final = 0.7
 
 
 def why_not_in_turns(runs: Sequence[Run], machine: Machine) -> str:
-    """Why versions cannot take turns; empty if they can.
-
-    Args:
-        runs: A run of each version.
-        machine: Where they run.
-    """
+    """Why versions cannot take turns; empty if they can."""
     if not machine.system.startswith("Linux"):
         return "the system does not say whether a process has stopped"
     if any(run.accelerator for run in runs):
@@ -73,9 +68,7 @@ def warm_up(program: Started, limit_s: float) -> None:
     Programs warm up one after the other: threads of two that wait actively for each other take the
     cores from those that they wait for, and slow a start-up down tenfold.
 
-    Args:
-        program: It may also end or be late; then it does not wait for its turn.
-        limit_s: What it may take.
+    The program may also end or be late; then it does not wait for its turn.
     """
     _stop_at_the_end_of_its_block(program, limit_s)
 
@@ -87,12 +80,8 @@ def take_turns(
 
     Returns when both windows are complete, or one of the programs has ended or is late.
 
-    Args:
-        first: It begins the first turn; turns are in opposite orders, so that a drift cancels.
-        second: The other one.
-        blocks: How many each of them measures.
-        limit_s: What each of them may take.
-        cores: Those that they may run on.
+    The first one begins the first turn; turns are in opposite orders, so that a drift cancels. Each
+    of them measures as many `blocks` and may take `limit_s`.
     """
     both = [first, second]
     if not all(program.waits() for program in both):
@@ -124,8 +113,7 @@ def _stop_at_the_end_of_its_block(program: Started, limit_s: float) -> bool:
 def ended_with_this_process(mark: bytes) -> Iterator[None]:
     """Let nothing outlive this process, should it be killed: who is stopped cannot notice that.
 
-    Args:
-        mark: What the environment of all processes to end contains.
+    The environment of all processes to end contains `mark`.
     """
     watcher = subprocess.Popen(
         [sys.executable, "-m", "tb_perfadvisor.proof.runner", mark.decode()],
@@ -165,14 +153,7 @@ class Runner:
     def __init__(
         self, snapshot: Snapshot, space: Path, command: Sequence[str], started_in: Path
     ) -> None:
-        """Prepare.
-
-        Args:
-            snapshot: The program.
-            space: As `working_space` makes it.
-            command: What the user starts the program with.
-            started_in: Where.
-        """
+        """Prepare to run a program in a `space` that `working_space` made."""
         self.snapshot = snapshot
         self._space = space
         self._command = _absolute(command, started_in)
@@ -181,11 +162,9 @@ class Runner:
     def measure(self, version: Path, name: str, plan: Plan, limit_s: float) -> Run:
         """Run a version until its steps are measured.
 
-        Args:
-            version: A copy of the program, which stays as it is.
-            name: Of the version, `base` for the original; each has compiler caches of its own.
-            plan: Which steps to measure.
-            limit_s: After which the run is ended, and says nothing.
+        `version` is a copy of the program, which stays as it is. Each version has compiler caches
+        of its own, by its name; that of the original is `base`. After `limit_s`, the run is ended
+        and says nothing.
 
         Raises:
             PerfAdvisorError: If it cannot be run.
@@ -206,11 +185,7 @@ class Runner:
             return program.result(load_between(before, after))
 
     def why_not_in_turns(self, *runs: Run) -> str:
-        """Why versions cannot be measured in turns; empty if they can.
-
-        Args:
-            runs: A run of each.
-        """
+        """Why versions cannot be measured in turns; empty if they can."""
         return why_not_in_turns(runs, this_machine())
 
     def measure_in_turns(
@@ -218,16 +193,9 @@ class Runner:
     ) -> tuple[Run, Run]:
         """Run both versions until their steps are measured, a block of one and then of the other.
 
-        Args:
-            base: A copy of the original.
-            change: A copy of the changed program.
-            name: Of the change.
-            plan: Which steps to measure.
-            limit_s: After which both are ended.
-            base_first: Whether the original starts first, and has the first turn.
-
-        Returns:
-            The runs of the original and of the changed program.
+        The runs of the original and of the changed program are returned; after `limit_s`, both are
+        ended. If `base_first`, the original starts first and has the first turn. The name is that
+        of the change.
 
         Raises:
             PerfAdvisorError: If they cannot be run.
@@ -252,10 +220,7 @@ class Runner:
     def record(self, version: Path, logdir: Path, limit_s: float) -> None:
         """Run a version until a few of its steps are recorded.
 
-        Args:
-            version: A copy of the program.
-            logdir: Where to.
-            limit_s: After which nothing more is waited for.
+        After `limit_s`, nothing more is waited for.
 
         Raises:
             PerfAdvisorError: If nothing was recorded.

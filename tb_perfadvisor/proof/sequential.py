@@ -62,8 +62,7 @@ class Look(Struct, frozen=True):
 def look(readings: Sequence[float]) -> Look:
     """Look at the pairs so far.
 
-    Args:
-        readings: For each pair, the logarithm of new ÷ old step time.
+    A reading is the logarithm of new ÷ old step time of a pair.
     """
     pairs = max((count for count in LOOKS if count <= len(readings)), default=0)
     if not pairs:

@@ -52,13 +52,9 @@ class Session:
     ) -> None:
         """Prepare.
 
-        Args:
-            runner: Runs the program.
-            space: As `working_space` makes it.
-            repository: The directory that patches are relative to; in the checkout.
-            budget_s: For each change.
-            checks: Patterns of the names of tensors to compare.
-            progress: Told what is going on.
+        `working_space` makes the space. Patches are relative to the repository, which lies in the
+        checkout. Each change has the budget. `checks` are patterns of the names of tensors to
+        compare.
 
         Raises:
             UsageError: If the repository lies outside of the copied program.
@@ -79,9 +75,7 @@ class Session:
     def record(self, analyze: Analyze, keep: Path | None = None) -> Report:
         """Record the program as it is, and analyze that.
 
-        Args:
-            analyze: Makes the report.
-            keep: Where to keep the recording; it may not exist yet.
+        If the recording is to be kept, that path may not exist yet.
 
         Raises:
             PerfAdvisorError: If nothing was recorded, or it cannot be kept.
@@ -100,9 +94,7 @@ class Session:
     def try_all(self, candidates: Sequence[Candidate], report: Report | None) -> Iterator[Tried]:
         """Try each change, and at the end those that helped together.
 
-        Args:
-            candidates: The changes.
-            report: The report that those of the catalog are of.
+        Changes of the catalog are those of the report.
 
         Raises:
             UsageError: If a patch does not apply.

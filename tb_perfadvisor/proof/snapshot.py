@@ -71,8 +71,7 @@ class Snapshot(Struct, frozen=True):
     def has_copied(self, folder: Path) -> bool:
         """Whether a directory was copied: not linked, left out, or outside of the checkout.
 
-        Args:
-            folder: Without links in its path.
+        The path has no links.
         """
         if not folder.is_relative_to(self.checkout):
             return False
@@ -111,9 +110,7 @@ def working_space() -> Iterator[Path]:
 def take_snapshot(working_directory: Path, space: Path) -> Snapshot:
     """Copy the program around a working directory into a trial's space.
 
-    Args:
-        working_directory: Where the user starts the program.
-        space: As `working_space` makes it.
+    The user starts the program in the working directory. `working_space` makes the space.
 
     Raises:
         UsageError: If this is more than a program.

@@ -38,9 +38,7 @@ class Started:
     def __init__(self, process: subprocess.Popen[bytes], directory: Path) -> None:
         """Take a process that was just started in a session of its own.
 
-        Args:
-            process: Its first process.
-            directory: With `program`, `status`, `stdout` and `stderr`.
+        Its directory has `program`, `status`, `stdout` and `stderr`.
         """
         self._process, self._directory = process, directory
         self._began_s = time.monotonic()
@@ -129,8 +127,7 @@ class Started:
     def result(self, load: Load | None) -> Run:
         """What the run showed; its files are still there.
 
-        Args:
-            load: How the cores were used during the window; None if it is unknown.
+        `load` is how the cores were used during the window; None if unknown.
         """
         said = self.said()
         main = max(

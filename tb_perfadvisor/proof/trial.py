@@ -107,16 +107,9 @@ def try_change(
 ) -> Trial:
     """Run pairs of the original and the changed program until there is a verdict.
 
-    Args:
-        runner: Runs them.
-        base: The original.
-        change: The changed program.
-        name: Of the change.
-        budget_s: After which no further pair begins.
-        checks: Patterns of the names of tensors to compare.
-        may_differ: Why small differences of results are expected; empty if they are not.
-        progress: Told what is going on.
-        clock: In seconds.
+    After `budget_s`, no further pair begins. `checks` are patterns of the names of tensors to
+    compare. `may_differ` says why small differences of results are expected; empty if they are not.
+    The clock is in seconds.
 
     Raises:
         PerfAdvisorError: If the original cannot be measured.

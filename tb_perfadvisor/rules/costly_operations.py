@@ -84,11 +84,8 @@ class CostlyOperations(Rule):
     ) -> float | None:
         """How long one execution takes after the change, if all goes well; None if unknown.
 
-        Args:
-            signals: The worker's facts.
-            operation: The operation.
-            at_peak: Whether at the peaks of the data sheet, for the high end of the saving, or at
-                the rates that operations reach in practice.
+        With `at_peak`, for the high end of the saving, it is at the peaks of the data sheet, else
+        at the rates that operations reach in practice.
         """
         return 0.0
 

@@ -215,13 +215,9 @@ class Finding(Struct, frozen=True):
 
 
 def costliest(title: str, worker: int, rows: Int32, cost: Int64) -> Events:
-    """Events ordered by cost, the costliest first.
+    """Events ordered by cost in nanoseconds, the costliest first.
 
-    Args:
-        title: Of the list.
-        worker: Index into the run's traces.
-        rows: Events, shape (n,).
-        cost: The cost of each in nanoseconds, shape (n,).
+    `worker` is an index into the run's traces.
     """
     order = np.argsort(-cost, kind="stable")
     return Events(title, rows[order], worker, cost[order].astype(np.int64))

@@ -29,11 +29,7 @@ def at_best_also(signals: Signals, saving: Saving, rows: Int32, gone_ns: Int64) 
 
     Only time in which nothing else runs on the device is added, and claimed.
 
-    Args:
-        signals: The worker's facts.
-        saving: The saving.
-        rows: Other device events, shape (n,).
-        gone_ns: How much of each is saved at best, shape (n,).
+    At best, `gone_ns` of each of these `rows` is saved.
     """
     if not rows.size:
         return saving
@@ -58,11 +54,8 @@ def faster_collectives(
     Where ranks are missing, a collective may be waiting for them instead of transferring: what it
     takes too long counts for high, but nothing of it is expected.
 
-    Args:
-        signals: The worker's facts.
-        chosen: Which of its collectives get faster, shape (collectives,).
-        target_ns: How long each takes then, without waiting, shape (collectives,).
-        basis: What the targets rest on.
+    `chosen` ones take `target_ns` then, without waiting; shape (collectives,). `basis` is what the
+    targets rest on.
     """
     collectives = collectives_of(signals)
     excess_ns = np.where(chosen, np.maximum(time_without_waiting(signals) - target_ns, 0), 0)
@@ -107,13 +100,8 @@ def faster_device_work(
     the engine replays the steps with the shorter events, so that a faster device saves nothing
     while it waits for the host.
 
-    Args:
-        signals: The worker's facts.
-        rows: Device events, shape (n,).
-        then_ns: How long each is expected to take, shape (n,); 0 if it is not needed.
-        basis: What the estimate rests on.
-        least_then_ns: How long each takes at best; by default 0.
-        most_then_ns: How long each takes at worst; by default as long as now.
+    Each event is expected to take `then_ns`, 0 if it is not needed; at best `least_then_ns`, by
+    default 0; and at worst `most_then_ns`, by default as long as now. All have shape (n,).
     """
     claims = exclusive_time(signals, rows)
     now_ns = signals.trace.events.duration_ns[rows]
@@ -137,11 +125,6 @@ def halfway_to_best(signals: Signals, rows: Int32, best_ns: Int64) -> Saving:
     """The saving when device events come closer to the best time that a model allows.
 
     High is the best time, expected is half of the way to it, low is 0.
-
-    Args:
-        signals: The worker's facts.
-        rows: Device events, shape (n,).
-        best_ns: The best time of each, shape (n,).
     """
     then_ns = (best_ns + signals.trace.events.duration_ns[rows]) // 2
     return faster_device_work(signals, rows, then_ns, basis="modeled", least_then_ns=best_ns)
@@ -171,9 +154,8 @@ def saving_of_doubled_input_rate_ns(stall_ns: int, window_ns: int) -> int:
     takes to arrive then take half as long, or as long as they take without the stall;
     `REALIZED_SHARE` of the difference counts.
 
-    Args:
-        stall_ns: How long the steps wait for input although it is prepared in parallel.
-        window_ns: How long the steps take.
+    `stall_ns` is how long the steps wait for input although it is prepared in parallel, and
+    `window_ns` how long they take.
     """
     return int(REALIZED_SHARE * min(stall_ns, window_ns // 2))
 
@@ -184,9 +166,7 @@ def bet_on_rate_ns(stall_ns: int, low_ns: int) -> int:
     How much faster it gets is unknown: from twice the rate, of which programs realize a part, to
     one that always keeps up. Of equally plausible rates, the middle is expected.
 
-    Args:
-        stall_ns: How long the steps wait for input.
-        low_ns: What is saved at least.
+    Steps wait for input for `stall_ns`, of which at least `low_ns` is saved.
     """
     return (min(low_ns, stall_ns) + stall_ns) // 2
 
@@ -201,12 +181,9 @@ def stall_saving(
 ) -> Saving:
     """The saving of an input pipeline that the step never waits for.
 
-    Args:
-        signals: The worker's facts.
-        claims: When the step waits for input.
-        low_ns: The low end as far as the pipeline decides.
-        prices: What loading elsewhere brings, if it needs the step's cores.
-        is_parallel: Whether the pipeline works beside the steps already.
+    The step waits for input in `claims`. `low_ns` is the low end as far as the pipeline decides,
+    and `prices` are what loading elsewhere brings, if it needs the step's cores. A pipeline that
+    `is_parallel` works beside the steps already.
     """
     stall_ns = total_ns(claims)
     if prices is not None:
@@ -226,11 +203,9 @@ def pipeline_saving(
 ) -> Saving:
     """The saving of a pipeline that feeds a device and works faster or farther ahead.
 
-    Args:
-        claims: When the device waits for input.
-        low_ns: What it saves at least, in programs that realize all of it if not `is_parallel`.
-        is_parallel: Whether it works beside the steps already.
-        waits: When the thread that runs the steps waits for input.
+    The device waits for input in `claims`, the thread that runs the steps in `waits`. A pipeline
+    that `is_parallel` works beside the steps already. If it is not, `low_ns` is what it saves at
+    least in programs that realize all of it.
     """
     stall_ns = total_ns(claims)
     low_ns = low_ns if is_parallel else int(REALIZED_SHARE * low_ns)
@@ -249,10 +224,7 @@ def pipeline_saving(
 def loading_saving(signals: Signals, claims: Intervals, fetches: Intervals) -> Saving:
     """The saving of the better one of workers and memory on the CPU, and of workers elsewhere.
 
-    Args:
-        signals: The worker's facts.
-        claims: When the step waits for the fetches.
-        fetches: The fetches of the training thread.
+    The step waits in `claims` for the fetches of the training thread.
     """
     stall_ns, window_ns = total_ns(claims), signals.attribution.window_ns
     prices = host_loading(signals)
@@ -280,9 +252,7 @@ def saving_without_waits(signals: Signals, chosen: Mask) -> Saving:
     waits, or else the idle time that they induce. Expected is what the waits cost one by one
     (`wait_prices`). Low is the idle time that waits without a value induce.
 
-    Args:
-        signals: The worker's facts.
-        chosen: Which of its `synchronizations`, shape (n,).
+    `chosen` has the shape of the worker's `synchronizations`.
     """
     if not chosen.any():
         return Saving(0, 0, 0, EMPTY, "measured")

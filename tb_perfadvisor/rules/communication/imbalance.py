@@ -46,9 +46,7 @@ _MOSTLY = 0.4
 def _idle_annotation(signals: Signals, excess: Sequence[Excess]) -> str:
     """The annotation in which most of a late rank's extra idle time passes; empty if none does.
 
-    Args:
-        signals: The late rank.
-        excess: Where it spends more time than the others.
+    `excess` is where the rank spends more time than the others.
     """
     idle = signals.attribution.of(*(e.cause for e in excess if e.cause in _HOST_LAUNCHES_LATE))
     named = [(name, ns) for name, ns in annotated_idle(signals).by_name(idle) if name >= 0]
@@ -64,9 +62,8 @@ _OPTIMIZER = re.compile(r"^Optimizer\.step#")
 def _is_preempted(excess: Sequence[Excess], preempted_ns: float) -> bool:
     """Whether most of the extra time passes while host calls have lost their core.
 
-    Args:
-        excess: Where the late rank spends more time than the others, the longest first.
-        preempted_ns: What of it passes while its host calls have lost their core, per step.
+    `excess` is where the late rank spends more time than the others, the longest first. Of it,
+    `preempted_ns` per step passes while its host calls have lost their core.
     """
     return 2 * preempted_ns >= sum(item.own_ns - item.others_ns for item in excess) > 0
 
@@ -74,11 +71,8 @@ def _is_preempted(excess: Sequence[Excess], preempted_ns: float) -> bool:
 def reason_of(signals: Signals, late: int, excess: Sequence[Excess], preempted_ns: float) -> str:
     """Why a rank is late, in words: "because of …" what takes most of the extra time.
 
-    Args:
-        signals: The reference rank.
-        late: The late worker. If it is the reference rank, the part of the program is named.
-        excess: Where it spends more time than the others, the longest first.
-        preempted_ns: What of it passes while its host calls have lost their core, per step.
+    If the late rank is the reference rank, the part of the program is named. Other arguments are
+    those of `_is_preempted`.
     """
     if _is_preempted(excess, preempted_ns):
         return (
@@ -106,9 +100,7 @@ def reason_of(signals: Signals, late: int, excess: Sequence[Excess], preempted_n
 def changes_for(excess: Sequence[Excess], preempted_ns: float) -> tuple[str, ...]:
     """Changes against what makes the rank late, the most specific first.
 
-    Args:
-        excess: Where the late rank spends more time than the others, the longest first.
-        preempted_ns: What of it passes while its host calls have lost their core, per step.
+    Arguments are those of `_is_preempted`.
     """
     if _is_preempted(excess, preempted_ns):
         return OWN_CORES
@@ -127,10 +119,7 @@ def changes_for(excess: Sequence[Excess], preempted_ns: float) -> tuple[str, ...
 def ranks_named(signals: Signals, late: Sequence[int], most: int = 4) -> str:
     """Some ranks in words: `ranks 1, 3 and 2 more`.
 
-    Args:
-        signals: The worker's facts.
-        late: Their workers, the worst first.
-        most: How many to name.
+    `late` are their workers, the worst first.
     """
     sources = ranks_of(signals).sources
     has_ranks = all(sources[index].rank is not None for index in late)

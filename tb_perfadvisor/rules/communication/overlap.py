@@ -387,8 +387,7 @@ class LateGradientBucket(Rule):
 def _smaller_mb(size_bytes: Int64) -> int:
     """Less than half of the usual size, and no more than 10 MB, which is 40 % of DDP's default.
 
-    Args:
-        size_bytes: Of the all-reduces of gradients, shape (n,); negative if unknown.
+    `size_bytes` are those of the all-reduces of gradients; negative if unknown.
     """
     known = size_bytes[size_bytes >= 0]
     if not len(known):

@@ -228,8 +228,7 @@ class _Line(Struct, frozen=True):
     def fixed_share(self, errors: float) -> float:
         """Share of the mean step that does not depend on the requests.
 
-        Args:
-            errors: By how many standard errors the slope is larger.
+        The slope counts as larger by `errors` standard errors.
         """
         slope_ns = max(self.slope_ns + errors * self.standard_error_ns, 0.0)
         return max(1 - slope_ns * self.mean_requests / self.mean_ns, 0.0)

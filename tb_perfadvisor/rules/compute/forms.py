@@ -40,11 +40,7 @@ _MOST_NAMES = 6
 def fused_kernels(signals: Signals, work: FusibleWork, now_ns: Int64, then_ns: Int64) -> Table:
     """What would be fused, by the operators in it, the costliest first.
 
-    Args:
-        signals: Signals of one rank.
-        work: The work that would be fused.
-        now_ns: The time of each of its rows that counts, shape (n,).
-        then_ns: The time of each when fused, shape (n,).
+    `now_ns` is the time of each row of `work` that counts, and `then_ns` the time when fused.
     """
     trace = signals.trace
     order = np.argsort(work.kernel, kind="stable")

@@ -25,10 +25,7 @@ from tb_perfadvisor.units import format_duration, format_rate, format_share
 def most_exposed(title: str, signals: Signals, chosen: Mask) -> Events:
     """Some collectives, those with the longest exposed time first.
 
-    Args:
-        title: Title of the list.
-        signals: The worker's facts.
-        chosen: Which of its collectives, shape (collectives,).
+    `chosen` has shape (collectives,).
     """
     collectives = collectives_of(signals)
     return costliest(title, signals.worker, collectives.row[chosen], collectives.exposed_ns[chosen])
@@ -44,12 +41,8 @@ def collective_totals(
 ) -> Table:
     """Number, duration and exposed time of some collectives, and their bytes if asked for.
 
-    Args:
-        title: Title of the table.
-        signals: The worker's facts.
-        groups: The collectives of each row by its name, shape (collectives,) each.
-        by: The column of the names; by default there is none.
-        has_bytes: Whether to show bytes.
+    `groups` has the collectives of each row by its name, shape (collectives,) each. `by` is the
+    column of the names; by default there is none.
     """
     collectives = collectives_of(signals)
     once_ns = exposed_once_ns(signals, np.logical_or.reduce(list(groups.values())))
@@ -78,13 +71,7 @@ def collective_totals(
 def latency_and_bandwidth(signals: Signals, operations: Sequence[str]) -> tuple[Table, ...]:
     """The fixed cost of a message, and the rate at which large messages move.
 
-    Args:
-        signals: The worker's facts.
-        operations: Operations to look at.
-
-    Returns:
-        A row for each operation whose sizes differ enough to tell the two apart; no table
-        without any.
+    A row for each operation whose sizes differ enough to tell the two apart; no table without any.
     """
     taken_ns, wire = time_without_waiting(signals), wire_bytes(signals)
     fits = [fit_of(collectives_of(signals), taken_ns, wire, name) for name in operations]
@@ -169,10 +156,8 @@ _ALMOST_ALL = 0.9995
 def on_waiting(signals: Signals, split: float | None, wire_ns: int) -> str:
     """How the exposed time splits into transfer and waiting: half a sentence, or more.
 
-    Args:
-        signals: The reference rank.
-        split: Share of the time in collectives that is transfer; None if unknown.
-        wire_ns: Time that the bytes need on the link, as far as it is exposed.
+    `split` is the share of the time in collectives that is transfer; None if unknown. `wire_ns` is
+    the time that the bytes need on the link, as far as it is exposed.
     """
     how = "how much of it is waiting for other ranks is unknown"
     unknown = (

@@ -27,12 +27,8 @@ def costly_work(
 ) -> tuple[Table, Events]:
     """Device work by call site, and its longest events, both by their time in some intervals.
 
-    Args:
-        noun: What the events are, in the plural, for the titles.
-        signals: The worker's facts.
-        rows: Device events, shape (n,).
-        claims: The intervals that a saving is taken from.
-        operators: The operator to which each event counts; see `work_by_call_site`.
+    `noun` is the plural of what the events are, for the titles. A saving is taken from `claims`.
+    `operators` are those of `work_by_call_site`.
     """
     cost_ns = time_within(signals, rows, claims)
     title = f"{noun[0].upper()}{noun[1:]} by call site"
@@ -47,13 +43,8 @@ def work_by_call_site(
 ) -> Table:
     """Device work by operator, what calls it, its input shapes and source line; costliest first.
 
-    Args:
-        title: Of the table.
-        signals: The worker's facts.
-        rows: Device events, shape (n,).
-        cost_ns: What each costs, shape (n,).
-        operators: The operator to which each event counts, shape (n,); by default the innermost
-            one that launched it. Events without an operator count to their kernel.
+    Each event counts to one of `operators`, by default the innermost one that launched it. Events
+    without an operator count to their kernel.
     """
     trace = signals.trace
     operators = operators_of(signals, rows) if operators is None else operators
@@ -102,10 +93,7 @@ _TOTALS = (Column("count", "Kernels", "count"), Column("total_ns", "Time in the 
 def matrix_products_by_size(title: str, signals: Signals, kernels: MatrixKernels) -> Table:
     """Matrix kernels by operator, size and number format, the costliest first.
 
-    Args:
-        title: Of the table.
-        signals: The worker's facts.
-        kernels: Kernels whose FLOPs are known, shape (n,).
+    The FLOPs of all kernels must be known.
     """
     bounds, trace = roofline(signals), signals.trace
     entry = kernels.entry
@@ -162,10 +150,7 @@ def product_text(sizes: list[int]) -> str:
 def wide_kernels(signals: Signals, products: MatrixKernels, rows: Int32) -> tuple[Evidence, ...]:
     """32-bit kernels by what they do and use, and the longest of those that multiply.
 
-    Args:
-        signals: The worker's facts.
-        products: Kernels that multiply 32-bit numbers, shape (n,).
-        rows: These and other 32-bit kernels, shape (m,).
+    `products` multiply 32-bit numbers; `rows` are these and other 32-bit kernels.
     """
     return (
         _by_type_of_work("32-bit kernels by type of work", signals, rows),

@@ -42,12 +42,8 @@ def host_code_table(
 ) -> Table:
     """Host code by name with its time, and a row for the time in which nothing was recorded.
 
-    Args:
-        title: Of the table.
-        noun: The label of the first column.
-        column: The column of the times.
-        code: The events of the host.
-        unrecorded_ns: The rest of the time; no row if it is not above 0.
+    `noun` is the label of the first column, and `column` that of the times. Only
+    unrecorded time above 0 has a row.
     """
     time_ns = code.self_ns if isinstance(code, SelfTime) else code.inside_ns
     names = [_generated_name(name) or name for name in code.names]
@@ -127,9 +123,7 @@ _IDLE_PART = 0.5
 def annotation_table(signals: Signals, idle: Intervals) -> tuple[Table, ...]:
     """The annotations around some idle time; no table if there are none.
 
-    Args:
-        signals: The worker's facts.
-        idle: Intervals in which the device idles; other time is ignored.
+    Time in which the device does not idle is ignored.
     """
     found = annotated_idle(signals).by_name(idle)
     if not any(name >= 0 for name, _ in found):
@@ -168,12 +162,7 @@ _MIN_SAMPLES = 5
 
 
 def sampled_functions(signals: Signals, idle: Intervals) -> tuple[Table, ...]:
-    """Where the thread of the steps was during some idle time; no table without enough samples.
-
-    Args:
-        signals: The worker's facts.
-        idle: Intervals in which the device idles.
-    """
+    """Where the thread of the steps was during some idle time; no table without enough samples."""
     trace, samples = signals.trace, signals.trace.samples
     inside = np.flatnonzero((samples.track == signals.step_track) & contains(idle, samples.at_ns))
     if len(inside) < _MIN_SAMPLES:
@@ -224,10 +213,8 @@ def launch_queue_table(queue: LaunchQueue) -> Table:
 def idle_by_host_state(signals: Signals, intervals: Intervals, recording_ns: int) -> Table:
     """What the host did during idle time that it causes.
 
-    Args:
-        signals: The worker's facts.
-        intervals: The idle time, a part of `Signals.host_idle`.
-        recording_ns: The estimated cost of recording in it.
+    The idle time is a part of `Signals.host_idle`; recording in it costs an estimated
+    `recording_ns`.
     """
     trace, attribution = signals.trace, signals.attribution
     replays = graph_replays(signals).row
@@ -278,10 +265,7 @@ def idle_by_launching_operator(signals: Signals, intervals: Intervals) -> Table:
 def launched_kernels(signals: Signals, rows: Int32, idle_ns: int) -> str:
     """How many kernels are launched, and how short they are where that is the point.
 
-    Args:
-        signals: The worker's facts.
-        rows: The kernels.
-        idle_ns: How long the device waits for them.
+    The device waits for them for `idle_ns`.
     """
     where = " outside of graphs" if runs_graphs(signals) else ""
     count = count_per_step(len(rows), "kernel", signals).removesuffix(" in all")
@@ -380,11 +364,8 @@ def likely_ns(
 ) -> int:
     """What to expect of gaps that no event explains, and in which a function was seen.
 
-    Args:
-        signals: Of the profile.
-        function: None if none was.
-        total_ns: All of the gaps.
-        others_ns: What other programs took of the cores meanwhile.
+    The gaps take `total_ns`, and other programs took `others_ns` of the cores meanwhile. `function`
+    is None if none was seen.
     """
     half_ns = (total_ns - others_ns) // 2
     if function is None or not function.converts:

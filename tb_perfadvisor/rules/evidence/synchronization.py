@@ -42,9 +42,7 @@ def cause_of(site: WaitCallSite) -> SynchronizationCause | None:
 def changes_for(sites: tuple[WaitCallSite, ...], most: int) -> tuple[str, ...]:
     """What to change against the causes of the call sites, in their order.
 
-    Args:
-        sites: The call sites, the costliest first.
-        most: The most causes to give advice for.
+    The costliest sites come first, and at most `most` causes get advice.
     """
     known = (cause_of(site) for site in sites)
     labels = list(dict.fromkeys(cause.label for cause in known if cause is not None))[:most]
@@ -196,10 +194,8 @@ _REST = "less: idle time that has other causes, too"
 def costliest_waits(signals: Signals, chosen: Mask, saving: Saving) -> Events:
     """The waits that cost most; the longest ones if none costs any by itself.
 
-    Args:
-        signals: The worker's facts.
-        chosen: Which of its `synchronizations`, shape (n,).
-        saving: What `saving_without_waits` says of them.
+    `chosen` has the shape of the worker's `synchronizations`, and `saving` is what
+    `saving_without_waits` says of them.
     """
     waits = signals.synchronizations
     is_priced = saving.priced is not None
@@ -223,12 +219,8 @@ def waits_by_call_site(
     If the steps were replayed, the last columns are the prices of the waits. Otherwise the last one
     is the idle time that they induce, and a row says what the finding expects beside it.
 
-    Args:
-        title: Of the table.
-        signals: The worker's facts.
-        sites: The call sites.
-        chosen: Which of the `synchronizations` belong to the sites, shape (n,).
-        saving: What `saving_without_waits` says of them.
+    `chosen` tells which `synchronizations` belong to the sites, and `saving` is what
+    `saving_without_waits` says of them.
     """
     values, prices = awaited_values(signals), wait_prices(signals, chosen)
     is_priced = saving.priced is not None

@@ -27,12 +27,8 @@ def events_by_name(
 ) -> Table:
     """Events summed by name, ordered by the last column, largest first.
 
-    Args:
-        title: Of the table.
-        noun: What an event is: the label of the first column.
-        trace: The events' trace.
-        rows: Events, shape (n,).
-        totals: Columns and what each event adds to them, shape (n,) each.
+    `noun` is what an event is: the label of the first column. `totals` are columns and what each
+    event adds to them, shape (n,) each.
     """
     names, first, inverse, count = np.unique(
         trace.events.name[rows], return_index=True, return_inverse=True, return_counts=True
@@ -64,9 +60,7 @@ def events_by_name(
 def costliest_groups(keys: Int64, cost_ns: Int64) -> list[tuple[Int64, int]]:
     """Rows with equal keys, as indices with their total cost; the costliest group first.
 
-    Args:
-        keys: What tells the groups apart, shape (n, columns).
-        cost_ns: What each row costs, shape (n,).
+    `keys` tell the groups apart, shape (n, columns).
     """
     first, group = group_rows(*keys.T)
     members = rows_by_group(group, len(first))
@@ -78,11 +72,7 @@ def costliest_groups(keys: Int64, cost_ns: Int64) -> list[tuple[Int64, int]]:
 def series_by_step(title: str, signals: Signals, values: Int64, *, unit: Unit = "ns") -> Series:
     """One value for each used step, by the step's number.
 
-    Args:
-        title: Of the series.
-        signals: The worker's facts.
-        values: Shape (steps,).
-        unit: Of the values.
+    `values` have shape (steps,).
     """
     numbers = signals.steps.number.astype(float).tolist()
     points = zip(numbers, values.astype(float).tolist(), strict=True)
@@ -99,11 +89,7 @@ def executions_by_operation(
 ) -> tuple[Table, Events]:
     """A table of executions of XLA operations by name, and the longest of them.
 
-    Args:
-        signals: The worker's facts.
-        rows: The executions, shape (n,).
-        table: Title of the table.
-        longest: Title of the longest.
+    The last two arguments are the titles of both.
     """
     now_ns = signals.trace.events.duration_ns[rows]
     total = ((Column("total_ns", "Time", "ns"), now_ns),)

@@ -45,10 +45,7 @@ def iterator_evidence(
 ) -> tuple[Evidence, ...]:
     """What the iterators cost, and the calls that the step waits for longest.
 
-    Args:
-        signals: The worker's facts.
-        nodes: The iterators that the finding is about.
-        claims: The time that its saving is taken from.
+    `nodes` are the iterators that the finding is about, and its saving is taken from `claims`.
     """
     pipelines, events = tfdata(signals), signals.trace.events
     rows = pipelines.call_rows[max(nodes, key=pipelines.stall_ns)]
@@ -112,10 +109,7 @@ def changes_of_parallel_map(signals: Signals) -> tuple[str, ...]:
 def changes_of_stage(signals: Signals, node: int, *, is_python: bool) -> tuple[str, ...]:
     """The changes that help against a stage that computes most, the best first.
 
-    Args:
-        signals: The worker's facts.
-        node: The stage.
-        is_python: Whether it does that mostly in Python.
+    If it `is_python`, it computes mostly in Python.
     """
     pipelines, steps = tfdata(signals), max(len(signals.steps), 1)
     above = {pipelines.kind[parent] for parent in pipelines.above(node)}

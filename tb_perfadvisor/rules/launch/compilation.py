@@ -171,9 +171,7 @@ def _standard_error_ns(by_step: Int64) -> int:
 def _tracing_ns(attribution: Attribution, compiles: NDArray[np.bool_]) -> int:
     """Python and unexplained time by which steps that compile exceed those that don't.
 
-    Args:
-        attribution: The worker's attribution.
-        compiles: Whether each used step compiles, shape (steps,).
+    `compiles` has shape (steps,).
     """
     by_step = attribution.step_total_ns
     host_ns = by_step[Cause.PYTHON] + by_step[Cause.UNEXPLAINED]

@@ -78,10 +78,7 @@ def without_launching(signals: Signals, idle: Intervals, others: Intervals) -> R
 
     With a single launch for all kernels, a faster device gains as well.
 
-    Args:
-        signals: The worker's facts.
-        idle: Idle time that launching causes.
-        others: Gaps with other causes, left as they are.
+    Launching causes `idle`; `others` are gaps with other causes, left as they are.
     """
     window, step_track = signals.attribution, signals.step_track
     calls = signals.trace.rows(EventKind.LAUNCH)

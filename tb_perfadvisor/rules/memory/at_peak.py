@@ -72,10 +72,7 @@ def part_of_peak(course: Course, held_bytes: int) -> str:
 def evidence_at_peak(course: Course, title: str, chosen: NDArray[np.bool_]) -> tuple[Evidence, ...]:
     """Some of what is allocated at the peak by line, and memory over time.
 
-    Args:
-        course: Of one device.
-        title: Of the table.
-        chosen: Which allocations; shape (allocations,).
+    The course is that of one device; `chosen` has shape (allocations,).
     """
     holders = by_line(course.allocations.select(chosen), course.snapshot.stacks)
     return memory_by_line(title, holders), *memory_over_time(course)

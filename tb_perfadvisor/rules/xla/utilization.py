@@ -46,10 +46,7 @@ def padding_table(
 ) -> Table:
     """Operations that work on padding, most padding first.
 
-    Args:
-        signals: The worker's facts.
-        padded: The operations.
-        fitted: Those that other sizes make faster.
+    Other sizes make those that are `fitted` faster.
     """
     hlo, text = signals.trace.hlo, signals.trace.text
     by_op = {found.op: found for found in fitted}
