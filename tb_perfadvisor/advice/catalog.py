@@ -72,9 +72,8 @@ class Change(msgspec.Struct, frozen=True):
 def advise(*change_ids: str, **values: Value) -> tuple[Remedy, ...]:
     """The remedies of some changes. The engine shows those that fit the program.
 
-    Args:
-        change_ids: Entries of the catalog, the best first.
-        values: What the rule has computed, for the placeholders of these entries.
+    The best change comes first. `values` are what the rule has computed, for the placeholders of
+    these entries of the catalog.
 
     Raises:
         LookupError: If there is no such entry, or none of them has such a value.

@@ -97,10 +97,7 @@ def inputs_of(
 ) -> Iterator[Path]:
     """The local files that a command reads, or may read.
 
-    Args:
-        listings: What was found below its paths.
-        config: Its settings.
-        repository: The user's code.
+    `listings` are what was found below the paths of the command.
     """
     from tb_perfadvisor.ingest.files.tree import is_url
 

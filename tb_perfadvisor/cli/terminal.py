@@ -184,9 +184,7 @@ class ProgressDisplay:
 def show_progress(stage: str, total: int | None = None) -> Iterator[ProgressDisplay]:
     """Show progress on stderr, if it is a terminal, and clear it at the end.
 
-    Args:
-        stage: What is being done first.
-        total: How many items there are; None when unknown.
+    `stage` is done first. `total` is the number of items; None when unknown.
     """
     if not sys.stderr.isatty():
         yield ProgressDisplay()
@@ -210,9 +208,7 @@ class Output:
     def __init__(self, file: Path | None, inputs: Iterable[Path]) -> None:
         """Refuse to replace an input, before anything is read.
 
-        Args:
-            file: The file; None for the terminal.
-            inputs: The files that the command reads.
+        Without a file, output goes to the terminal. `inputs` are the files that the command reads.
 
         Raises:
             UsageError: If the file is one of them.
@@ -231,11 +227,8 @@ def write_result(
 ) -> None:
     """Write a result to a file or to the terminal.
 
-    Args:
-        render: Renders the result in a format.
-        print_text: Prints it as text, in color if the console supports it.
-        format: The format.
-        output: Where it goes.
+    `render` makes the text of a format; `print_text` prints it in color if the console supports
+    that.
 
     Raises:
         UsageError: If it cannot be written.

@@ -62,9 +62,7 @@ def split_per_step(totals_ns: Mapping[str, int], count: int) -> dict[str, int]:
     Each mean is rounded down, and the nanoseconds left over go to the largest remainders, so no
     mean is off by a nanosecond or more.
 
-    Args:
-        totals_ns: Sums over the steps.
-        count: The number of steps.
+    `totals_ns` are sums over the steps.
     """
     parts = {name: divmod(total, count) for name, total in totals_ns.items()}
     means = {name: whole for name, (whole, _) in parts.items()}
@@ -78,14 +76,8 @@ def split_per_step(totals_ns: Mapping[str, int], count: int) -> dict[str, int]:
 def is_regression(target: model.ComparedTarget, most_share: float) -> bool | None:
     """Whether the mean step is slower than the base's by more than a share of it.
 
-    Args:
-        target: A run and how it compares with the base.
-        most_share: By how much it may be slower. Less than the noise of any two recordings counts
-            as that.
-
-    Returns:
-        None if the recordings do not tell: without steps, in runs that are not comparable, or
-        if the interval contains the limit.
+    Less than the noise of any two recordings counts as that noise. None if the recordings do not
+    tell: without steps, in runs that are not comparable, or if the interval contains the limit.
     """
     low, high = target.change.low_share, target.change.high_share
     if target.verdict not in ("faster", "slower", "inconclusive") or low is None or high is None:

@@ -282,11 +282,7 @@ def operation_changes(
     First, equal names are paired. Then the remaining names of both sides are paired as variants of
     the same kernel. Names that remain after that were added or removed.
 
-    Args:
-        base: The base's.
-        target: The target's.
-        counts: The number of steps of each.
-        base_ns: The base's time, which decides whether a change is large.
+    `counts` are the steps of each. The base's time decides whether a change is large.
     """
     if base is None or target is None or base.is_device_time != target.is_device_time:
         return None

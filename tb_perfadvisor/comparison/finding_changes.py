@@ -357,10 +357,7 @@ def explanation(
 ) -> str | None:
     """What is certain by cause if the total is not; or what grew if the step did not get faster.
 
-    Args:
-        verdict: Whether the step got faster.
-        change: Of the step.
-        causes: The change of each cause, per step.
+    The change is that of the step; those of causes are per step, too.
     """
     if verdict not in ("slower", "inconclusive"):
         return None

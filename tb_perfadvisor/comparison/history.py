@@ -169,9 +169,8 @@ def _causes(facts: RunFacts) -> list[CauseTime]:
 def recordings_of(listings: Sequence[Listing]) -> Mapping[str, list[Choice]]:
     """The recordings of each run, the oldest first.
 
-    Args:
-        listings: Of one path: each run that was recorded more than once. Of several paths: one
-            time line in their order, with a recording each.
+    Listings of one path give each run that was recorded more than once. Those of several paths give
+    one time line in their order, with a recording each.
 
     Raises:
         UsageError: If no run was recorded twice.

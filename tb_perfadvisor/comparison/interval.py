@@ -74,8 +74,7 @@ class Blocks(Struct, frozen=True):
 def period_of(step_ns: Sequence[int]) -> int:
     """After how many steps the times repeat: k if a loader with k workers is waited for.
 
-    Returns:
-        1 if the steps are even, or do not repeat.
+    It is 1 if the steps are even, or do not repeat.
     """
     times = np.asarray(step_ns, dtype=np.float64)
     spread = float(((times - times.mean()) ** 2).sum()) if len(times) else 0.0
@@ -94,10 +93,8 @@ def period_of(step_ns: Sequence[int]) -> int:
 def blocks_of(step_ns: Sequence[int], period: int, most: int | None = None) -> Blocks:
     """Cut steps into blocks of whole periods.
 
-    Args:
-        step_ns: The steps, a whole number of periods.
-        period: In steps.
-        most: The most blocks to make.
+    The steps are a whole number of periods, and a period is in steps. There are at most `most`
+    blocks.
     """
     times = np.asarray(step_ns, dtype=np.float64)
     if not len(times):
@@ -114,9 +111,8 @@ def blocks_of(step_ns: Sequence[int], period: int, most: int | None = None) -> B
 def ratio_interval(base: Blocks, target: Blocks) -> tuple[float, float] | None:
     """The 95 % confidence interval of the change of the mean step, as shares of the base.
 
-    Returns:
-        The low and the high end (-0.1 is a tenth less). None if a run has a single block, which
-        does not show how much steps vary, or if steps take no time.
+    The low end comes first; -0.1 is a tenth less. None if a run has a single block, which does not
+    show how much steps vary, or if steps take no time.
     """
     if min(len(base.steps), len(target.steps)) < 2 or not (base.mean_ns and target.mean_ns):
         return None
@@ -204,15 +200,9 @@ def pace_of(facts: RunFacts) -> Pace | None:
 
 
 def mark(base_id: str, base: Pace, target: Pace) -> Mark | None:
-    """How a recording compares with another.
+    """How a recording compares with another; None if their steps alone do not tell.
 
-    Args:
-        base_id: The other recording.
-        base: Its pace.
-        target: The pace of the recording.
-
-    Returns:
-        None if they cannot be compared by their steps alone.
+    `base_id` and `base` are those of the other recording.
     """
     before, after = (
         Blocks(np.array(pace.block_ns, np.float64), np.array(pace.block_steps, np.float64))

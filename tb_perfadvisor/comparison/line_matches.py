@@ -31,9 +31,7 @@ Match = tuple[str | None, str | None]
 def match_lines(before: Mapping[str, int], after: Mapping[str, int]) -> list[Match]:
     """All lines of both versions, each once.
 
-    Args:
-        before: Bytes by line.
-        after: The same of the second version.
+    Versions have bytes by line.
     """
     pairs: dict[str, str] = {line: line for line in before if line in after}
     old, new = _by_function(before), _by_function(after)

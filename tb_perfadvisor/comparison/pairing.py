@@ -55,12 +55,7 @@ def place_of(root: str, run: str) -> tuple[str, ...]:
 def pair(base: Listing, targets: Sequence[Listing]) -> tuple[tuple[Group, ...], tuple[str, ...]]:
     """Group captures into comparisons.
 
-    Args:
-        base: The captures below the base's path, at least one.
-        targets: The captures below each target's path, at least one each.
-
-    Returns:
-        The comparisons, and notes for the user on how captures were chosen.
+    There is at least one capture below each path. Notes tell the user how captures were chosen.
 
     Raises:
         UsageError: If the captures to compare are ambiguous, or none belong together.

@@ -30,11 +30,8 @@ def find_scaling(
     work each device does in a step: the batch of each rank must be known, or the shapes must be
     equal, and no parallelism may split the model.
 
-    Args:
-        base: A run with steps.
-        target: A run with steps, comparable with the base.
-        change: Of the step.
-        causes: The change of each cause, per step.
+    Both runs have steps and are comparable. The change is that of the step; those of causes are per
+    step, too.
     """
     counts = device_count(base.setup), device_count(target.setup)
     work = _work_per_device(base, target)
@@ -70,9 +67,7 @@ def find_scaling(
 def scaled_efficiency(scaling: model.Scaling, change_share: float) -> float:
     """The efficiency that follows from a change of the step time.
 
-    Args:
-        scaling: The numbers of devices, and the work of each.
-        change_share: Of the base's step time.
+    The change is a share of the base's step time.
     """
     rate = scaling.work_per_device / (1 + change_share)
     return rate if scaling.target_devices > scaling.base_devices else 1 / rate
@@ -171,11 +166,8 @@ class _Point(Struct, frozen=True):
 def scaling_course(targets: Sequence[model.ComparedTarget]) -> list[str]:
     """What each number of devices adds to the one before it, in sentences.
 
-    Args:
-        targets: Runs that were compared with the same base.
-
-    Returns:
-        Empty with fewer than three numbers of devices.
+    The runs were compared with the same base. There are no sentences with
+    fewer than three numbers of devices.
     """
     scalings = [target.scaling for target in targets if target.scaling is not None]
     points = {scaling.base_devices: _Point(scaling.base_devices, 1.0, None) for scaling in scalings}

@@ -263,12 +263,7 @@ def make_training_view(
 ) -> TrainingView | None:
     """The view of a run; None if it logged nothing from which its speed follows.
 
-    Args:
-        run: Its name.
-        scalars: All that it logged.
-        reports: Of its profiles.
-        unknown: Profiles without a report, and why.
-        options: What the user said about the run.
+    `reports` are those of its profiles, and `unknown` are profiles without one, and why.
     """
     options = options or RunOptions()
     profiles = {report.id: profile_of(report, run) for report in reports}
@@ -382,9 +377,7 @@ def _curve(scalars: RunScalars, kind: Kind, label: str, unit: str) -> Curve | No
 def thin(values: Float64, most: int) -> NDArray[np.intp]:
     """Rows that keep the shape of a long curve: the least and the greatest of each group of rows.
 
-    Args:
-        values: The curve.
-        most: The most rows to keep.
+    At most `most` rows are kept.
     """
     count = len(values)
     if count <= most:

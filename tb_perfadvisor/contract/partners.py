@@ -47,8 +47,7 @@ def suggest_partners(captures: Sequence[Capture]) -> dict[str, tuple[Partner, ..
     `slow` and `fixed`, and runs whose names differ only in a number of devices. The latest
     recording stands for another run.
 
-    Args:
-        captures: All of a log directory, with distinct ids.
+    `captures` are all of a log directory, with distinct ids.
     """
     runs: dict[tuple[str, str], list[Capture]] = defaultdict(list)
     for capture in captures:

@@ -115,10 +115,8 @@ SAVES_NOTHING = "what it found costs no time, as long as nothing else changes"
 def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> Analysis:
     """Analyze one capture.
 
-    Args:
-        run: The capture, with at least one trace.
-        config: Which rules to run, and their limits.
-        progress: Called with the current stage and the share that is done (0-1).
+    The capture has at least one trace. `progress` is called with the current stage and the share
+    that is done (0-1).
 
     Raises:
         UsageError: When the configuration names a rule, limit or device that does not exist.

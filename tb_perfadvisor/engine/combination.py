@@ -46,12 +46,10 @@ class Combination:
     ) -> None:
         """Begin with nothing.
 
-        Args:
-            window_ns: Length of the used window.
-            saved_ns: Simulates what fixes save together; None if no simulation exists.
-            most_ns: The most that can be saved by findings that claim these intervals.
-            once: Idle time of what happens only once in a program. No finding is about it, but a
-                later recording does without it, so it counts for the high end.
+        `saved_ns` simulates what fixes save together; None if no simulation exists. `most_ns` is
+        the most that can be saved by findings that claim some intervals. `once` is idle time of
+        what happens only once in a program: no finding is about it, but a later recording does
+        without it, so it counts for the high end.
         """
         self._window_ns, self._saved_ns, self._most_ns = window_ns, saved_ns, most_ns
         self._taken: Intervals = EMPTY

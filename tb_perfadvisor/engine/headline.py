@@ -59,13 +59,8 @@ def headline(
 
     What limits the trust in that comes first. If it should not be acted on, that is all.
 
-    Args:
-        signals: Of the reference worker.
-        findings: The ranked findings.
-        combined: What they save together; None when none has a saving.
-        blind_spot: Why finding little says little; None if it does not.
-        trust: How far all of that can be trusted.
-        starts_up: Whether the profile shows a program that starts up.
+    `combined` is None when no finding has a saving, `blind_spot` unless finding little says little.
+    `starts_up` holds for a profile of a program that starts up.
     """
     said = _said(signals, findings, combined, blind_spot, starts_up=starts_up)
     if not trust.reasons or starts_up or signals.attribution.window_ns == 0:

@@ -102,19 +102,9 @@ def rank(
 ) -> tuple[tuple[RankedFinding, ...], CombinedSaving | None]:
     """Put findings in order and combine their savings.
 
-    Args:
-        found: Every finding with its rule.
-        window_ns: Length of the used window.
-        saved_ns: Simulates what fixes save together, for findings whose fix was simulated.
-        steps: The steps of the window.
-        most_ns: The most that can be saved by findings that claim these intervals; by default,
-            the whole window.
-        once: Idle time of what happens only once in a program. No finding is about it, but a later
-            recording does without it, so it counts for the combined high end.
-
-    Returns:
-        The findings to show, best first, each followed by those that refine it; and their combined
-        saving, None when no finding has a saving or bounds: then its high end is unknown.
+    The findings to show come best first, each followed by those that refine it. Their combined
+    saving is None when none has a saving or bounds: then its high end is unknown. `saved_ns`,
+    `most_ns` (by default the whole window) and `once` are those of `Combination`.
     """
     while True:
         ranked, combined = _rank_all(found, window_ns, saved_ns, steps, most_ns, once)
@@ -252,11 +242,7 @@ def first_finding(findings: Sequence[RankedFinding]) -> int | None:
     The finding that refines it is chosen if it saves nearly as much, because its advice is more
     specific.
 
-    Args:
-        findings: As `rank` returns them.
-
-    Returns:
-        An index; None when there is no finding.
+    The result is an index; None when there is no finding.
     """
     if not findings:
         return None
@@ -294,8 +280,7 @@ def _priced_first(
 def _lossless_first(ordered: Sequence[tuple[Rule, Finding]]) -> list[tuple[Rule, Finding]]:
     """The same findings; if the first one is lossy, the best other one leads if it saves enough.
 
-    Args:
-        ordered: Best first.
+    The best come first.
     """
     found = list(ordered)
     if not found or not found[0][1].is_lossy or found[0][1].saving is None:

@@ -55,9 +55,7 @@ _LOOKS: dict[str, str] = {
 def recording_notes(signals: Signals, *, starts_up: bool) -> list[Note]:
     """What limits the analysis because of when and how the profile was recorded.
 
-    Args:
-        signals: Of the reference worker.
-        starts_up: Whether the profile shows a program that starts up.
+    `starts_up` holds for a profile of a program that starts up.
     """
     return [
         *_on_missing_device(signals),

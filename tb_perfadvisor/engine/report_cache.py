@@ -24,10 +24,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 class ReportCache(Generic[T]):
     """Results of one type, computed under one configuration.
 
-    Args:
-        cache: Where they are stored.
-        kind: Their type: a report, or the facts for a comparison.
-        config: The configuration.
+    Results are reports, or the facts for a comparison.
     """
 
     def __init__(self, cache: ResultCache, kind: type[T], config: Config) -> None:
@@ -52,11 +49,7 @@ class ReportCache(Generic[T]):
     def write(self, root: str, capture: Capture, result: T, notes: Iterable[Note]) -> None:
         """Store a result. If that fails, for example on a full disk, do without.
 
-        Args:
-            root: What the capture's paths are relative to.
-            capture: The capture.
-            result: Its result.
-            notes: The notes on its profile.
+        `root` is what the capture's paths are relative to.
         """
         if any(note.id in _NOT_CACHED for note in notes):
             return
@@ -71,10 +64,7 @@ def open_report_cache(
 ) -> ReportCache[T] | None:
     """Open the cache in the user's cache directory; None if that cannot be used.
 
-    Args:
-        kind: The type of the results.
-        config: The configuration.
-        warn: Told if others could write to the directory.
+    `warn` is called if others could write to the directory.
     """
     try:
         return ReportCache(ResultCache(private_directory()), kind, config)

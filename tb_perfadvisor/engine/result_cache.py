@@ -42,10 +42,8 @@ class FileStamp(Struct, frozen=True):
 def result_key(files: Iterable[FileStamp], *, config: str = "", code: str) -> str:
     """The key of the result of some files: 64 hexadecimal digits.
 
-    Args:
-        files: Every file of the capture, in any order.
-        config: The configuration as text; equal texts mean equal settings.
-        code: Identifies the code that computes the result: see `code_fingerprint`.
+    `files` are all of the capture, in any order. Equal texts of `config` mean equal settings.
+    `code` identifies what computes the result: see `code_fingerprint`.
     """
     stamps = sorted((file.path, file.size_bytes, file.version) for file in files)
     text = json.dumps([stamps, config, code], ensure_ascii=False)
@@ -55,10 +53,7 @@ def result_key(files: Iterable[FileStamp], *, config: str = "", code: str) -> st
 def capture_key(root: str, capture: Capture, config: str) -> str:
     """The key of the result of a capture.
 
-    Args:
-        root: What the paths of its files are relative to; the names of runs depend on it.
-        capture: The capture.
-        config: The settings as text.
+    `root` is what the paths of its files are relative to; the names of runs depend on it.
     """
     return result_key(
         [

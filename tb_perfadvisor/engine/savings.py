@@ -259,12 +259,7 @@ def _without_unknown(finding: Finding) -> Finding:
 
 
 def _recorded_host_code(saving: Saving, signals: Signals) -> Intervals:
-    """The idle time of a rule's saving that comes from host code which the change removes.
-
-    Args:
-        saving: As the rule estimates it.
-        signals: The worker's facts.
-    """
+    """The idle time of a rule's saving that comes from host code which the change removes."""
     if signals.trace.totals is not None or not any(isinstance(fix, Remove) for fix in saving.fix):
         return saving.claims[:0]
     return intersect(saving.claims, signals.attribution.of(*HOST_CAUSED, Cause.BETWEEN_STEPS))
@@ -276,10 +271,8 @@ def _without_recording(saving: Saving, host_code: Intervals, signals: Signals) -
     A change that removes host code also removes the recording of that code, which takes time only
     while a profiler runs. A replay may leave it out already.
 
-    Args:
-        saving: Simulated if possible.
-        host_code: What `_recorded_host_code` found for the rule's saving.
-        signals: The worker's facts.
+    The saving is simulated if possible. `host_code` is what `_recorded_host_code` found for the
+    rule's own.
     """
     cost_ns = profiler_overhead(signals).within_ns(host_code)
     steps = simulation(signals) if cost_ns and saving.fix else None

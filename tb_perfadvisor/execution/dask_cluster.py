@@ -22,8 +22,7 @@ def open_cluster(address: str) -> Iterator[Executor]:
     When a worker dies, another one reads its file again. Files stay on the workers; only the
     summary of each rank comes back.
 
-    Args:
-        address: The scheduler's: `tcp://host:8786`, `tls://…`.
+    The address is that of the scheduler: `tcp://host:8786`, `tls://…`.
 
     Raises:
         UsageError: When the extra is missing, nobody answers, or the workers do not fit.

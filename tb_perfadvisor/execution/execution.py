@@ -55,13 +55,10 @@ def open_execution(
 ) -> Iterator[Execution]:
     """Start what reads files, and stop it at the end of the context.
 
-    Args:
-        sizes_bytes: Sizes of the files to read; they decide how many processes are worth their
-            start if `workers` is not given.
-        workers: Number of processes; 1 reads in this process, and so does a system that has no
-            semaphores or file descriptors for more.
-        limits: The limits of each process.
-        scheduler: Address of a Dask scheduler, whose workers read then: `tcp://host:8786`.
+    `sizes_bytes` of the files decide how many processes are worth their start if `workers` is not
+    given. With 1, or on a system without semaphores or file descriptors for more, this process
+    reads. The limits are those of each process. If the address of a Dask scheduler is given
+    (`tcp://host:8786`), its workers read.
 
     Raises:
         UsageError: When the cluster cannot be used.

@@ -52,12 +52,10 @@ class Answers:
     def __init__(
         self, root: Path, repository: Path | None = None, progress: Progress = _silent
     ) -> None:
-        """Serve a directory.
+        """Serve a directory; profiles outside of it are refused.
 
-        Args:
-            root: Profiles outside of it are refused.
-            repository: The code of the programs, to show lines and patches; None for none.
-            progress: Called with a stage and the share that is done.
+        The repository has the code of the programs, to show lines and patches. `progress` is called
+        with a stage and the share that is done.
 
         Raises:
             UsageError: If one is not a directory.
@@ -253,10 +251,8 @@ def marked(text: str, more: str, intro: str = "") -> str:
     The mark differs in each answer, so that no name in a profile can end what is marked, or look
     like what follows it.
 
-    Args:
-        text: May have names and other texts of profiles in it.
-        more: How to get the rest, if the text is cut.
-        intro: What comes before it, in our own words.
+    `text` may have names and other texts of profiles in it. `more` says how to get the rest if it
+    is cut. `intro`, in our own words, comes before it.
     """
     mark = secrets.token_hex(4)
     head = f"{intro}\n" if intro else ""
@@ -267,11 +263,7 @@ def marked(text: str, more: str, intro: str = "") -> str:
 def bounded(text: str, more: str, head: str = "", tail: str = "") -> str:
     """A text between two others, of at most `MAX_BYTES`; one that is cut says how to get the rest.
 
-    Args:
-        text: The text, which may be cut.
-        more: How to get the rest.
-        head: What comes before it.
-        tail: What comes after it.
+    `head` comes before the text, and `tail` after it.
     """
     room = MAX_BYTES - len((head + tail).encode())
     if len(text.encode()) > room:

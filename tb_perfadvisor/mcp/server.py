@@ -39,12 +39,9 @@ def make_server(
 ) -> MCPServer:
     """The server with its tools.
 
-    Args:
-        root: Profiles outside of it are refused.
-        repository: The code of the programs; None for none.
-        limits: The most time and memory that an answer may take.
-        command: What tests run instead of the worker.
-        trials: The commands that may be tried; None for none.
+    Profiles outside of `root` are refused. The repository has the code of the programs. `limits`
+    are those of an answer. Tests run `command` instead of the worker. `trials` are the commands
+    that may be tried.
 
     Raises:
         UsageError: If one is not a directory.

@@ -36,11 +36,9 @@ class Trials:
     ) -> None:
         """Prepare.
 
-        Args:
-            root: Recordings outside of it are refused.
-            repository: The code of the programs; trials start there.
-            commands: As a user would type them; numbered from 1.
-            program: What tests run instead of `perfadvisor`.
+        Recordings outside of `root` are refused. The repository has the code of the programs;
+        trials start there. Commands are as a user would type them, numbered from 1. Tests run
+        `program` instead of `perfadvisor`.
 
         Raises:
             UsageError: If a command is empty, or its quotes do not match.

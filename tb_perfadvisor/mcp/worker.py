@@ -50,11 +50,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def main() -> int:
-    """Answer the request in the arguments of the process.
-
-    Returns:
-        The exit status.
-    """
+    """Answer the request in the arguments of the process, and return the exit status."""
     request = msgspec.json.decode(sys.argv[1], type=Request)
     end_with_parent()
     limit_memory(request.memory_limit_bytes)

@@ -41,15 +41,10 @@ def publish(
 
     Nothing is written to directories to which links lead out of it.
 
-    Args:
-        reports: Of captures of the log directory.
-        logdir: A local path, or any URL that fsspec can open.
-        system_paths: The path by which the system knows a file, for each file whose name cannot be
-            printed.
-        warn: Told of each run that a link leads to.
-
-    Returns:
-        The directories written to, relative to the logdir.
+    Reports are of captures of `logdir`, a local path or any URL that fsspec can open.
+    `system_paths` has the path by which the system knows a file whose name cannot be printed.
+    `warn` is called for each run that a link leads to. Returned are the directories written to,
+    relative to the logdir.
 
     Raises:
         UsageError: If they cannot be written, or links lead out to all of them.

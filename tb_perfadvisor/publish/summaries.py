@@ -28,8 +28,7 @@ _CUT = "*Too long for this view. `perfadvisor analyze` shows the rest.*"
 def encode_events(reports: Sequence[model.Report]) -> bytes:
     """Encode an event file with the reports of one run as steps 0, 1, ….
 
-    Args:
-        reports: Ordered by time of recording.
+    Reports are ordered by time of recording.
     """
     return _encode(
         (step, time.time(), [*_texts(report), *_scalars(scalars(report))])
@@ -40,8 +39,7 @@ def encode_events(reports: Sequence[model.Report]) -> bytes:
 def encode_scalars(points: Iterable[tuple[int, float, Mapping[str, float]]]) -> bytes:
     """Encode an event file with scalars.
 
-    Args:
-        points: Step, Unix time in seconds, and the values by tag.
+    A point has the step, the Unix time in seconds, and the values by tag.
     """
     return _encode((step, unix_s, _scalars(values)) for step, unix_s, values in points)
 

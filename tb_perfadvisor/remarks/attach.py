@@ -21,9 +21,7 @@ def with_remarks(report: R, remarks: Iterable[Remark]) -> R:
     A finding that the user decided against is not the one to begin with, nor is one that explains
     it. Findings keep their places and their savings.
 
-    Args:
-        report: The report.
-        remarks: Those on other runs and findings are left out; the last one on a finding counts.
+    Remarks on other runs and findings are left out; the last one on a finding counts.
     """
     runs = {"", report.run, split_step(report.run)[0]}
     by_finding = {remark.finding: remark for remark in remarks if remark.run in runs}

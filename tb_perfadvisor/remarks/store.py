@@ -34,9 +34,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def run_digest(root: str, run: str) -> str:
     """Tells a run from all others.
 
-    Args:
-        root: The absolute path of its log directory, or a URL.
-        run: Its name there.
+    `root` is the absolute path of its log directory, or a URL, and `run` its name there.
     """
     content = f"{root}\0{run}".encode("utf-8", "surrogatepass")
     return blake2b(content, digest_size=16).hexdigest()
@@ -45,9 +43,7 @@ def run_digest(root: str, run: str) -> str:
 def write_remark(digest: str, remark: Remark) -> None:
     """Keep what a user says about a finding, in place of what was said before.
 
-    Args:
-        digest: Of the run.
-        remark: An empty one takes back what was said.
+    An empty remark takes back what was said. `digest` is that of the run.
 
     Raises:
         UsageError: If it cannot be written.

@@ -74,12 +74,7 @@ def deadlines(trace: Trace, work: Int32) -> Int64:
     launched before it. One of a stream does the same if there is only one stream. Synchronizations
     of events, and those of programs on several devices, say nothing about a single event.
 
-    Args:
-        trace: The trace.
-        work: Events on streams; shape (n,).
-
-    Returns:
-        Shape (n,); `NEVER` where no call tells.
+    `work` has events on streams. The time is `NEVER` where no call tells.
     """
     events, launch = trace.events, trace.events.launched_by[work]
     is_linked = launch >= 0

@@ -29,11 +29,8 @@ _MODULE = re.compile(r"^(?:\S+ \((?P<label>[A-Za-z_]\w*)\)|(?P<numbered>[A-Za-z_
 def with_sources(report: Report, repository: Repository, link: str | None = None) -> Report:
     """A report whose places have the lines of code around them.
 
-    Args:
-        report: The report.
-        repository: Where the code is.
-        link: The pattern of links: a URL with `{path}` and `{line}`, and `{root}` for the absolute
-            path of the repository; or `vscode`. None for no links.
+    `link` is the pattern of links: a URL with `{path}` and `{line}`, and `{root}` for the absolute
+    path of the repository; or `vscode`. None makes no links.
 
     Raises:
         UsageError: If the pattern names no line or no path.

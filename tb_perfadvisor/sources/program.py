@@ -13,9 +13,7 @@ from tb_perfadvisor.sources.repository import Repository
 def files_of_program(repository: Repository, scripts: Iterable[str]) -> frozenset[str]:
     """Scripts and what they import, also indirectly, as far as the repository has it.
 
-    Args:
-        repository: Where the code is.
-        scripts: Files of the repository.
+    Scripts are files of the repository.
     """
     waiting = list(scripts)
     # Python looks for modules beside the script, and often in the directory of the project.
@@ -59,11 +57,8 @@ def _files_of_module(
 ) -> Iterator[str]:
     """The files of a module, and of the packages that it is in.
 
-    Args:
-        name: Its last part may be something that the module defines.
-        repository: Where the code is.
-        roots: Where to look first.
-        is_relative: Whether to look nowhere else.
+    The last part of the name may be something that the module defines. `roots` are looked at first,
+    and nothing else if it `is_relative`.
     """
     parts = name.split(".")
     for length in range(1, len(parts) + 1):

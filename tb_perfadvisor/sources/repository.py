@@ -29,11 +29,7 @@ class Repository:
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        """Open a directory.
-
-        Args:
-            root: The directory; or one Python file, which is all that is then read of its
-                directory.
+        """Open a directory; or one Python file, which is all that is then read of its directory.
 
         Raises:
             UsageError: If it is neither.
@@ -56,8 +52,7 @@ class Repository:
     def candidates(self, file: str) -> list[str]:
         """The files that a path of another machine may mean: those with the longest common tail.
 
-        Args:
-            file: A path, or only the end of one.
+        `file` is a path, or only the end of one.
         """
         parts = PurePosixPath(file.replace("\\", "/")).parts
         named = self._by_name.get(parts[-1], []) if parts else []

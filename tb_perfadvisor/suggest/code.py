@@ -355,9 +355,7 @@ def without_argument(call: Node, name: str) -> Node:
 def literal_behind(code: Code, value: Node) -> Node | None:
     """The integer literal that a value surely comes from; None if there is none, or several.
 
-    Args:
-        code: The file.
-        value: A name that the file assigns once, or `args.name` of an option with that default.
+    A value is a name that the file assigns once, or `args.name` of an option with that default.
     """
     if isinstance(value, cst.Attribute) and dotted_name(value).count(".") == 1:
         return _default_of_option(code, value.attr.value)
@@ -367,10 +365,8 @@ def literal_behind(code: Code, value: Node) -> Node | None:
 def is_only_for(code: Code, value: Node, uses: frozenset[str]) -> bool:
     """Whether the literal behind a value may change: nothing else would change with it.
 
-    Args:
-        code: The file.
-        value: The name or attribute, as the argument of a call.
-        uses: Keyword arguments of that call that may use it, as formatted strings may.
+    The value is the name or attribute, as the argument of a call. `uses` are keyword arguments of
+    that call that may use it, as formatted strings may.
     """
     name, call = dotted_name(value), code.around(value, cst.Call)
     return not any(

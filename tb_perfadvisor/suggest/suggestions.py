@@ -133,10 +133,8 @@ def suggest(
 ) -> list[Suggestion]:
     """The suggestions for the findings of a report, best finding first.
 
-    Args:
-        report: The report.
-        repository: The code of the program. It is only read.
-        rules: Only findings of these rules; of all without any.
+    The repository has the code of the program and is only read. Without `rules`, findings of all of
+    them count.
     """
     texts, seen = _Texts(repository, report.workload.script), dict[str, str]()
     parts = {*report.workload.input, *report.workload.features}
@@ -303,10 +301,7 @@ def _is_at(found: _Found, line: int) -> bool:
 def _unified_diff(path: str, before: str, after: str) -> str:
     """The diff of a file; empty if nothing changed.
 
-    Args:
-        path: Relative to the repository, with `/`.
-        before: The text of the file, with its line ends.
-        after: The new text.
+    The path is relative to the repository, with `/`. Texts have their line ends.
 
     Raises:
         ValueError: If the path cannot stand in a diff.

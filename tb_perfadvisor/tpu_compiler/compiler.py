@@ -120,20 +120,15 @@ def compile_for_tpu(
 ) -> list[CompiledProgram | Refused]:
     """Compile programs for a generation of TPUs.
 
-    Args:
-        generation: The generation.
-        programs: What to compile. All are compiled in one process, because it takes longer to start
-            than to compile a small program.
-        time_limit_s: Time for all of them, without the start of the process. What is not compiled
-            by then is refused.
-        patience_s: Time for one of them. If it takes longer, it is refused, and the others are
-            compiled in another process: for some shapes the compiler takes minutes.
-        python: The interpreter of an environment with jax and libtpu; by default this one. Only
-            answers of this one are cached.
-        topology: The slice to compile for, if not the generation's smallest one.
+    There is one answer for each program. All are compiled in one process, because it takes longer
+    to start than to compile a small program. `time_limit_s` is for all of them, without the start
+    of the process; what is not compiled by then is refused. If one takes longer than `patience_s`,
+    it is refused, and the others are compiled in another process: for some shapes the compiler
+    takes minutes.
 
-    Returns:
-        One answer for each program.
+    `python` is the interpreter of an environment with jax and libtpu, by default this one; only its
+    answers are cached. `topology` is the slice to compile for, if not the generation's smallest
+    one.
 
     Raises:
         UsageError: If jax or libtpu is not installed.

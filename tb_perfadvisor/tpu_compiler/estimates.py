@@ -96,10 +96,8 @@ def estimate_shapes(
 ) -> ShapeEstimates:
     """Ask the compiler for the times of operations, each compiled by itself.
 
-    Args:
-        topology: A generation (`v5e`), or a slice of one (`v5e:2x2`).
-        operations: What to ask for.
-        time_limit_s: Time for all of them.
+    The topology is a generation (`v5e`), or a slice of one (`v5e:2x2`). The time limit is for all
+    of them.
 
     Raises:
         UsageError: If the generation is unknown, or jax or libtpu is not installed.

@@ -80,10 +80,8 @@ def kernels_of(
 ) -> tuple[Kernel, ...]:
     """The kernels of a module, in the order in which they are scheduled.
 
-    Args:
-        module: The optimized module.
-        bundle_cycles: Cycles of the scheduled bundles, by the name of the instruction.
-        generation: What it was compiled for.
+    The module is the optimized one. `bundle_cycles` are those of the scheduled bundles, by the
+    name of the instruction.
     """
     return tuple(
         _kernel(module, instruction, runs, bundle_cycles, generation)

@@ -74,10 +74,8 @@ def _comparisons(
 ) -> Iterator[tuple[_Element, str, int]]:
     """The comparisons of an element with a constant: `(element, direction, constant)`.
 
-    Args:
-        members: The instructions of a condition, or of a fusion inside it.
-        computations: All of the module.
-        given: What a fusion gets.
+    `members` are the instructions of a condition, or of a fusion inside it, and `given` is what a
+    fusion gets.
     """
     values: dict[str, _Value] = {}
     for member in members:

@@ -79,10 +79,8 @@ class FusedTraffic:
     def _read_bytes(self, computation: str, position: int, updates: set[str]) -> int | None:
         """Bytes that a computation reads of a parameter; None if it reads all of it.
 
-        Args:
-            computation: Its name.
-            position: The parameter's.
-            updates: Updates in place, which read nothing of the array that they change.
+        `position` is that of the parameter. `updates` are made in place and read nothing of the
+        array that they change.
         """
         text = f" parameter({position})"
         members = self._computations[computation]

@@ -18,9 +18,7 @@ _COMMAND = ["perfadvisor", "tpu-shapes"]
 def with_answers(report: Report, *, time_limit_s: float) -> Report:
     """The report, with what the TPU compiler says of the sizes that its findings propose.
 
-    Args:
-        report: A report.
-        time_limit_s: Time for each question.
+    The time limit is for each question.
 
     Raises:
         UsageError: If jax or libtpu is not installed.

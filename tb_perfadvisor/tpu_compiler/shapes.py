@@ -25,9 +25,8 @@ _PATTERN = re.compile(r"(?:([\w-]+):)?([\dx,]+)(?:@(\w+))?")
 def parse_operations(text: str) -> list[Operation]:
     """The operations that a text describes.
 
-    Args:
-        text: `KIND:SIZExSIZE…@DTYPE`. The kind may be left out (then it is a product), and so may
-            the data type (then it is bf16). Commas separate alternatives for a size.
+    The text is `KIND:SIZExSIZE…@DTYPE`. The kind may be left out (then it is a product), and so may
+    the data type (then it is bf16). Commas separate alternatives for a size.
 
     Raises:
         UsageError: If the text is no such description.

@@ -107,8 +107,7 @@ def _inferred_source(
 ) -> Int32:
     """For work that began late, find the work of another stream that it seems to have waited for.
 
-    Returns:
-        Its position; -1 for none.
+    Its position; -1 for none.
     """
     found = np.full(len(start), -1, dtype=np.int32)
     latest = np.maximum(floor, start - SIGNAL_NS)
@@ -139,8 +138,7 @@ def _stated_waits(trace: Trace, program: Program, start: Int64, end: Int64) -> t
     is assumed to wait for the last work of every other stream, unless the profile shows another
     order. Collectives wait for the stream that produced their input.
 
-    Returns:
-        Positions of the work that is waited for, and of the work that waits.
+    Returned are positions of the work that is waited for, and of the work that waits.
     """
     events, stream = trace.events, program.stream
     launched = events.start_ns[program.launch]

@@ -329,11 +329,10 @@ def select_events(
     Beyond `max_events`, tracks take turns to contribute their longest events. Otherwise a thread
     with many nested calls would push short kernels off the picture.
 
-    Returns:
-        `worker`, `from_ns`, `to_ns`, `tracks` (those with events in the range), `events` ordered
-        by start with `track` as an index into `tracks`, `claims` (the time in the range that the
-        finding claims, the longest intervals), `truncated` (events in the range that are not
-        listed) and `left_out` (events of the whole trace that were never stored).
+    The result has `worker`, `from_ns`, `to_ns`, `tracks` (those with events in the range), `events`
+    ordered by start with `track` as an index into `tracks`, `claims` (the time in the range that
+    the finding claims, the longest intervals), `truncated` (events in the range that are not
+    listed) and `left_out` (events of the whole trace that were never stored).
     """
     end_ns, track_of = stored.end_ns, stored.track
     is_inside = (stored.start_ns < to_ns) & (

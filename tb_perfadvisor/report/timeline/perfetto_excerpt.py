@@ -43,14 +43,8 @@ def evidence_range(
 ) -> tuple[int, int]:
     """Choose the range of time that shows a finding best.
 
-    Args:
-        finding: The finding.
-        stored: The stored events of the reference worker.
-        index: Of the finding in the report.
-
-    Returns:
-        The range around its first piece of evidence, else around the longest time that it
-        claims, else the whole trace.
+    That is the range around its first piece of evidence, else around the longest time that it
+    claims, else the whole trace. `index` is that of the finding in the report.
     """
     ranges = _evidence(finding, stored.worker)
     claims = stored.claims_of(index)
@@ -76,13 +70,9 @@ def make_excerpt(
 ) -> bytes:
     """Write a part of the reference worker's trace as gzipped JSON.
 
-    Args:
-        report: The report of the capture.
-        stored: Its events.
-        index: Of the finding whose time is marked on a track of its own; None marks nothing.
-        from_ns: The beginning.
-        to_ns: The end. Events that reach beyond are cut; their arguments hold the full duration.
-        max_events: Beyond that, each track keeps its longest events.
+    The time of the finding at `index` is marked on a track of its own; None marks nothing. Events
+    that reach beyond the range are cut; their arguments hold the full duration. Beyond
+    `max_events`, each track keeps its longest events.
     """
     selected = select_events(stored, from_ns, to_ns, max_events, index)
     events: list[dict[str, Any]] = []

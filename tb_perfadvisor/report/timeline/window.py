@@ -182,20 +182,14 @@ def select_window(
 ) -> dict[str, Any]:
     """Select what a timeline from `from_ns` to `to_ns` shows.
 
-    Args:
-        stored: The stored events.
-        from_ns: The beginning.
-        to_ns: The end.
-        bins: How many parts of the range can be told apart, such as the width in pixels.
-        worker: Whose clock all times are on; by default the reference worker's.
-        max_boxes: The largest number of boxes.
+    As many as `bins` parts of the range can be told apart, such as the width in pixels. All times
+    are on the clock of `worker`, by default the reference worker.
 
-    Returns:
-        `worker`, `from_ns`, `to_ns`, `whole_ns` (the end of the last event), `bin_ns`, `left_out`
-        (events that were never stored), `ranks_left_out` (ranks without any), and columns:
-        `tracks`; `boxes`, each one event, or `count` events of which the `event` is the longest and
-        which take `busy_ns` together; `texts`, which names, modules and lines index; `causes`, with
-        their time in each bin; `claims` of each finding, at most as detailed as a bin; `steps`.
+    The result has `worker`, `from_ns`, `to_ns`, `whole_ns` (the end of the last event), `bin_ns`,
+    `left_out` (events that were never stored), `ranks_left_out` (ranks without any), and columns:
+    `tracks`; `boxes`, each one event, or `count` events of which the `event` is the longest and
+    which take `busy_ns` together; `texts`, which names, modules and lines index; `causes`, with
+    their time in each bin; `claims` of each finding, at most as detailed as a bin; `steps`.
     """
     worker = stored.worker if worker is None else worker
     shift_ns = int(stored.worker_shift_ns[worker])
@@ -236,8 +230,7 @@ def typical_range(stored: TimelineEvents) -> tuple[int, int]:
 def find_events(stored: TimelineEvents, text: str) -> dict[str, Any]:
     """The events whose names contain a text, without regard to case; the longest if there are many.
 
-    Returns:
-        `count` and `total_ns` of all, and `events` in order of time.
+    `count` and `total_ns` are those of all; `events` are in order of time.
     """
     wanted = text.casefold()
     is_wanted = np.array([wanted in name.casefold() for name in stored.texts] + [False], dtype=bool)
@@ -426,13 +419,9 @@ def make_timelines(
 ) -> list[dict[str, Any]]:
     """Make the parts of the timeline that the page has.
 
-    Args:
-        findings: Of the report, in its order.
-        stored: The stored events.
-
-    Returns:
-        Results of `select_window`: a typical step, everything, and for each list of events in the
-        evidence of the first findings, one for each of its first events.
+    Findings are in the report's order. Results are those of `select_window`: a typical step,
+    everything, and for each list of events in the evidence of the first findings, one for each of
+    its first events.
     """
     ranges = [
         (*typical_range(stored), stored.worker, BOXES_OF_STEP),

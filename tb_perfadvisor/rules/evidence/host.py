@@ -42,8 +42,8 @@ def host_code_table(
 ) -> Table:
     """Host code by name with its time, and a row for the time in which nothing was recorded.
 
-    `noun` is the label of the first column, and `column` that of the times. Only
-    unrecorded time above 0 has a row.
+    `noun` is the label of the first column, and `column` that of the times. Only unrecorded
+    time above 0 has a row.
     """
     time_ns = code.self_ns if isinstance(code, SelfTime) else code.inside_ns
     names = [_generated_name(name) or name for name in code.names]

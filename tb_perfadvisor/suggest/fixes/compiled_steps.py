@@ -31,15 +31,10 @@ _NAMES = ("train_step", "compiled_train_step")
 def loop_body(code: Code, tape: Node, decorator: str) -> Edit | None:
     """The edit that moves the statements from a tape to the update into a function.
 
-    Args:
-        code: The file.
-        tape: The call that makes the tape, as in `with tf.GradientTape() as tape`.
-        decorator: What compiles the function: `tf.function`.
-
-    Returns:
-        An edit whose `node` is a function that is not in the file yet: the caller decides whether
-        it may be compiled. Without replacements if there is a reason against the move; None if the
-        tape is not in the body of a loop.
+    The call makes the tape, as in `with tf.GradientTape() as tape`. The decorator is what compiles
+    the function: `tf.function`. The edit's `node` is a function that is not in the file yet: the
+    caller decides whether it may be compiled. It has no replacements if there is a reason against
+    the move. None if the tape is not in the body of a loop.
     """
     statement = code.around(tape, cst.With)
     block = code.parents.get(id(statement))
