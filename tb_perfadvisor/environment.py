@@ -28,8 +28,7 @@ _IMPORT_TIMEOUT_S = 60
 def environment_notes(nvidia: Path = _NVIDIA_PARAMETERS) -> list[Note]:
     """Problems of this environment, each with a remedy.
 
-    Args:
-        nvidia: The parameter file of NVIDIA's driver; it need not exist.
+    The parameter file of NVIDIA's driver need not exist.
     """
     return [*_cache(), *_tensorboard(), *profile_plugin_notes(), *recording_notes(nvidia)]
 
@@ -91,8 +90,7 @@ def _tensorboard() -> list[Note]:
 def profile_plugin_notes(*, is_loaded: bool | None = None) -> list[Note]:
     """Reasons why the Profile tab is missing or empty.
 
-    Args:
-        is_loaded: Whether a running TensorBoard has loaded the tab; None if unknown.
+    `is_loaded` tells whether a running TensorBoard has loaded the tab; None if unknown.
     """
     plugin = _plugin("profile")
     if plugin is None:

@@ -102,10 +102,8 @@ def contained(
 ) -> PerfAdvisorError:
     """The error to show in place of any error that must not end the whole run.
 
-    Args:
-        error: What was raised.
-        where: The file or run concerned, if the error does not say.
-        what: What failed, as the beginning of a sentence.
+    `where` is the file or run concerned, if the error does not say. `what` failed, as the beginning
+    of a sentence.
     """
     if isinstance(error, PerfAdvisorError):
         return error

@@ -15,9 +15,6 @@ def install_command(extra: str) -> str:
 
     It names these packages, not the extra of ours: so it works for a package that came from a clone
     or as a wheel, which no index has.
-
-    Args:
-        extra: One of those in `setup.py`.
     """
     packages = []
     for requirement in _requirements():

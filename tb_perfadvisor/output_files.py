@@ -15,9 +15,7 @@ from tb_perfadvisor.errors import UsageError
 def refuse_inputs(target: Path, inputs: Iterable[Path]) -> None:
     """Refuse to write to a file that is read, whatever names and links lead to it.
 
-    Args:
-        target: The file to write.
-        inputs: The files that are read. Not looked at if the target does not exist.
+    Inputs are not looked at if the target does not exist.
 
     Raises:
         UsageError: If it is one of them.
@@ -40,10 +38,7 @@ def write_file(target: Path, pieces: Iterable[bytes], inputs: Iterable[Path] = (
     A full disk or an interrupt leaves the old file. A link keeps leading to the file that it names,
     and a device or a pipe is written to.
 
-    Args:
-        target: The file.
-        pieces: Its content.
-        inputs: The files that are read.
+    Inputs are the files that are read.
 
     Raises:
         UsageError: If it is one of the inputs, or cannot be written.
@@ -63,9 +58,7 @@ def write_file(target: Path, pieces: Iterable[bytes], inputs: Iterable[Path] = (
 def replace_file(target: Path, pieces: Iterable[bytes]) -> None:
     """Write a file beside its target, and rename it when it is complete.
 
-    Args:
-        target: The file. A link is replaced, not followed.
-        pieces: Its content.
+    A link is replaced, not followed.
 
     Raises:
         OSError: If it cannot be written. The old file is as it was.

@@ -68,9 +68,7 @@ def format_bytes(size_bytes: float | None) -> str:
 def format_rate(per_s: float | None, unit: str) -> str:
     """Format a rate in decimal units, as data sheets do: `450 GB/s`; None gives `unknown`.
 
-    Args:
-        per_s: The rate in units per second.
-        unit: `B/s` or `FLOP/s`.
+    The unit is `B/s` or `FLOP/s`.
     """
     if per_s is None or not isfinite(per_s):
         return "unknown"
