@@ -27,7 +27,7 @@ BUDGET = {
     # Ranges by what is in them, periods by their boundaries, and documents apart: step times were
     # up to a fifth too short.
     # A comparison of totals, and waits for worker processes, which were called slow launches.
-    "lines of Python and TOML": 130_300,
+    "lines of Python and TOML": 129_850,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
