@@ -136,13 +136,9 @@ json.dump((end - begin) / 8, open(f"{folder}/clock.txt", "w"))
 """
 
 
-def ratio(script: str, module: str, folder: Path, loop: str) -> float:
-    """Reported ÷ measured step time."""
+def steps_of(script: str, module: str, folder: Path, loop: str) -> int:
     report = record(script, module, folder, loop)
-    assert report.steps.used >= 4
-    assert report.overview.step_time_ns is not None
-    measured: float = json.loads((folder / "clock.txt").read_text())
-    return report.overview.step_time_ns / measured
+    return report.steps.used + len(report.steps.excluded)
 
 
 @pytest.mark.parametrize(
@@ -153,13 +149,14 @@ def ratio(script: str, module: str, folder: Path, loop: str) -> float:
     ],
 )
 def test_loops_of_pytorch(loop: str, tmp_path: Path) -> None:
-    # The recorded steps lie one update later than those of the clock, so that one of nine differs.
-    assert ratio(TORCH, "torch", tmp_path, loop) == pytest.approx(1, rel=0.1)
+    # From the end of one update to the end of the next: nine, between ten.
+    assert steps_of(TORCH, "torch", tmp_path, loop) == (10 if loop == "numbered" else 9)
 
 
 @pytest.mark.parametrize("loop", ["lagged", "asynchronous", "synchronous", "model calls"])
 def test_loops_of_jax(loop: str, tmp_path: Path) -> None:
-    assert ratio(JAX, "jax", tmp_path, loop) == pytest.approx(1, rel=0.1)
+    # Nothing closes the last iteration of what is not marked.
+    assert steps_of(JAX, "jax", tmp_path, loop) == (7 if loop == "model calls" else 8)
 
 
 def test_memory_is_for_the_same_with_and_without_a_closure(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from functools import cache
 
 NEEDS = {
     r"DataLoader\(|(?<!MultiprocessingOptions\()num_workers|num-workers|persistent_workers|prefetch_factor"
-    r"|dataloader[_.]pin_memory|in the loader|the loader's": "DataLoader",
+    r"|dataloader[_.]pin_memory|in the loader|the loader's": "DataLoader|DataLoader with workers",
     r"no_sync|bucket_cap_mb|broadcast_buffers|bucket_view": "DDP",
     r"DistributedDataParallel": "DDP|DataParallel",
     r"\bddp": "DDP|Megatron",
