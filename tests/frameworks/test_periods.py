@@ -5,7 +5,6 @@ No loop marks its steps unless its name says so.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
