@@ -421,7 +421,7 @@ def _claimed_ranks(sources: Sequence[Source]) -> tuple[Note, ...]:
             "`distributedInfo` into the files.",
         )
         for rank, paths in by_rank.items()
-        if len(paths) > 1 and len({*paths}) > 1
+        if len({*paths}) > 1
     )
 
 

@@ -18,8 +18,13 @@ from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.retimed import retimed
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-# PyTorch's own (torch/optim/optimizer.py), and those of programs.
-UPDATE = re.compile(r"^Optimizer\.step#|^optim(izer)?[ _.:-]?(step|update)?$", re.IGNORECASE)
+# PyTorch's own (torch/optim/optimizer.py), and those of programs: recordings of Nsight Systems have
+# only these.
+UPDATES = (
+    re.compile(r"^Optimizer\.step#"),
+    re.compile(r"^optim(izer)?[ _.:-]?(step|update)?$", re.IGNORECASE),
+)
+UPDATE = re.compile("|".join(each.pattern for each in UPDATES), re.IGNORECASE)
 # The nodes that autograd's engine evaluates.
 BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|AccumulateGrad")
 

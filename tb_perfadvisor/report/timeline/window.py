@@ -187,8 +187,8 @@ def select_window(
 
     The result has `worker`, `from_ns`, `to_ns`, `whole_ns` (the end of the last event), `bin_ns`,
     `left_out` (events that were never stored), `ranks_left_out` (ranks without any), and columns:
-    `tracks`; `boxes`, each one event, or `count` events of which the `event` is the longest and
-    which take `busy_ns` together; `texts`, which names, modules and lines index; `causes`, with
+    `tracks`; `boxes`, each of one event, or of `count` events that take `busy_ns` together, the
+    longest of which is `event`; `texts`, which names, modules and lines index; `causes`, with
     their time in each bin; `claims` of each finding, at most as detailed as a bin; `steps`.
     """
     worker = stored.worker if worker is None else worker

@@ -162,7 +162,7 @@ def _about_workers(workers: int | None) -> str:
     late, loader = "each batch is late", "a single worker"
     if workers > 1:
         late, loader = f"one batch in {workers} is late", f"a loader with {workers} workers"
-    return f" There it waits for another process: {late}, as from {loader}."
+    return f" There it waits for another process or thread: {late}, as from {loader}."
 
 
 def _saving_of_workers(signals: Signals, claims: Intervals, low_ns: int) -> Saving:

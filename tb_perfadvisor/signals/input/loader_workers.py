@@ -128,11 +128,9 @@ def awaited_workers(signals: Signals) -> int | None:
     """
     trace, events = signals.trace, signals.trace.events
     waits = trace.rows(EventKind.INPUT_WAIT)
-    is_call = {
-        name: blocks_for_others(trace.strings[name])
-        for name in distinct(events.name[waits]).tolist()
-    }
-    waits = waits[np.array([is_call[name] for name in events.name[waits].tolist()], dtype=bool)]
+    names = distinct(events.name[waits]).tolist()
+    calls = [name for name in names if blocks_for_others(trace.strings[name])]
+    waits = waits[np.isin(events.name[waits], calls)]
     if not len(waits):
         return None
     work = signals.device.rows

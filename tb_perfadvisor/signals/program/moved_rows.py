@@ -155,7 +155,7 @@ def other_form_ns(signals: Signals, moves: SliceMoves, *, at_peak: bool) -> floa
 
 
 def reading_ns(signals: Signals, moves: SliceMoves, *, at_best: bool) -> float | None:
-    """What a gather of so many slices takes, wherever it runs; None if the clock is unknown."""
+    """How long a gather of so many slices takes on any core; None if the clock is unknown."""
     costs = costs_of(signals)
     cycles = moves.slices * _READ_CYCLES[at_best]
     return None if costs is None else cycles / costs.cycles_per_s * NS_PER_S

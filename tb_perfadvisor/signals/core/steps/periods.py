@@ -7,7 +7,6 @@ the shortest period after which all kinds of work come again in the same order.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from tb_perfadvisor.signals.core.steps.marker_rows import (
     rows_named,
     without_number,
 )
-from tb_perfadvisor.soundness.ranges import BACKWARD
+from tb_perfadvisor.soundness.ranges import BACKWARD, UPDATES
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import row_mask, unique_inverse
 from tb_perfadvisor.trace.nesting import nearest
@@ -34,11 +33,6 @@ _LONGER = 1.25
 """Work of a longer kind takes at least this much more time than the longest of the others."""
 _FEWEST_LONGER = 3
 """With nothing but their work to tell steps apart, every second of four may be longer by chance."""
-_OPTIMIZER_STEPS = (
-    re.compile(r"^Optimizer\.step#"),
-    # A range of the program: PyTorch's own are missing in recordings of Nsight Systems.
-    re.compile(r"^optim(izer)?[ _.:-]?(step|update)?$", re.IGNORECASE),
-)
 
 
 def period_of(kinds: Int64) -> int:
@@ -53,7 +47,7 @@ def optimizer_steps(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     """The optimizer ends a step; of several per iteration, the last one does."""
     nodes = _outermost(trace, rows_named(trace, BACKWARD, EventKind.OPERATOR))
     is_node = row_mask(len(trace.events), nodes)
-    for name in _OPTIMIZER_STEPS:
+    for name in UPDATES:
         rows = rows_named(trace, name, EventKind.ANNOTATION, EventKind.OPERATOR)
         rows = rows[not_overlapping(trace, rows)]
         rows = rows[nearest(trace.events.parent, is_node)[rows] < 0]

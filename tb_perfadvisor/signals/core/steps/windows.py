@@ -171,9 +171,8 @@ def pace_of(
 
     The slower side decides, because the other one waits for it. Where a loop waits for the result
     of the step before, its first window on the host holds a dispatch and nothing else, so that the
-    device's windows are the periods. If the host's windows are longer,
-    it may also have waited for work of earlier steps. Then the device never waits for the host, and
-    its windows count.
+    device's windows are the periods. If the host's windows are longer, it may also have waited for
+    work of earlier steps. Then the device never waits for the host, and its windows count.
 
     `windows` are those of all markers, of which `used` count. `is_on_device` tells that the device
     marks the steps, `has_end` that it is known where the last one ends on the host.
