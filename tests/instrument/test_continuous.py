@@ -227,6 +227,21 @@ def test_a_recording_that_is_going_on_is_written_at_the_end(tmp_path: Path, cloc
     assert [each.first_step for each in profiler.recordings] == [20]
 
 
+@pytest.mark.parametrize(("steps", "kept"), [(70, [20]), (71, [20]), (72, [20, 70])])
+def test_a_recording_that_only_warmed_up_is_none(
+    tmp_path: Path, clock: Clock, steps: int, kept: list[int]
+) -> None:
+    plan = Plan(every=50, steps=5, first=20)
+    profiler = ContinuousProfiler(tmp_path, Recorder(clock), plan, clock=clock)
+    run(profiler, clock, steps)
+    profiler.close()
+    assert [each.first_step for each in profiler.recordings] == kept
+    # The file of another process stays.
+    mine = {path.parent.name for path in tmp_path.rglob("mine.*")}
+    assert mine == {f"step_{step:08}" for step in kept}
+    assert (tmp_path / "step_00000070" / "other.pt.trace.json").is_file()
+
+
 def test_a_failing_profiler_never_ends_the_training(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

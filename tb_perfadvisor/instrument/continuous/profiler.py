@@ -21,6 +21,7 @@ from tb_perfadvisor.instrument.continuous.recorders import (
     Recorder,
     Recordings,
     StoredRecording,
+    delete,
     files_below,
 )
 from tb_perfadvisor.instrument.continuous.schedule import Advisor, Plan, Schedule, Start
@@ -185,16 +186,10 @@ class ContinuousProfiler:
 
     def discard(self) -> int:
         """Delete what was recorded: it was not of steps. Returns how many steps were counted."""
-        start, self._start = self._start, None
         if self.examiner is not None:
             with suppress(Exception):
                 self.examiner.end()
-        if start is not None:
-            with suppress(Exception):
-                self._recorder.stop()
-            for file in files_below(self._directory(start)) - self._files_before:
-                with suppress(OSError):
-                    file.unlink()
+        self._discard_unfinished()
         self._recordings.clear()
         self.samples.stop()
         self._is_active = False
@@ -213,6 +208,9 @@ class ContinuousProfiler:
         if self._is_closed or not self._is_active:
             return
         self._is_closed = True
+        # The first step may only warm the profiler up, and what follows the last is none.
+        if self._number <= self._first_step + 1 and self._recordings.kept:
+            self._discard_unfinished()
         if self._start is not None:
             try:
                 self._write()
@@ -305,6 +303,13 @@ class ContinuousProfiler:
             self._write()
         self._ended_s = self._clock()
 
+    def _discard_unfinished(self) -> None:
+        start, self._start = self._start, None
+        if start is not None:
+            with suppress(Exception):
+                self._recorder.stop()
+            delete(self._files_of(start), self._first_step)
+
     def _write(self) -> None:
         began_s = self._clock()
         start, self._start = self._start, None
@@ -313,9 +318,7 @@ class ContinuousProfiler:
         self._recorder.stop()
         self.samples.go_on()
         directory = self._directory(start)
-        prefix = self._recorder.file_prefix
-        written = files_below(directory) - self._files_before
-        files = tuple(sorted(path for path in written if path.name.startswith(prefix)))
+        files = self._files_of(start)
         files += self._write_facts(files, start)
         self._recording_s += self._clock() - began_s
         self._costs_s[start.is_rich] = self._recording_s - self._recorded_before_s
@@ -328,6 +331,11 @@ class ContinuousProfiler:
             self._advisor.analyze(directory, self._first_step)
         if not self._is_closed:
             self._begin_examining()
+
+    def _files_of(self, start: Start) -> tuple[Path, ...]:
+        written = files_below(self._directory(start)) - self._files_before
+        prefix = self._recorder.file_prefix
+        return tuple(sorted(path for path in written if path.name.startswith(prefix)))
 
     def _begin_examining(self) -> bool:
         """Look at the tensors of the next steps, unless that was done; whether it begins."""

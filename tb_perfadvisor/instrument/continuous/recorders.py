@@ -7,9 +7,8 @@ Of the rich ones, which tell names, the last stays. An early one stays until the
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -237,7 +236,7 @@ class StoredRecording(Struct, frozen=True):
         """What the files take now."""
         size_bytes = 0
         for file in self.files:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 size_bytes += file.stat().st_size
         return size_bytes
 
@@ -294,7 +293,7 @@ class Recordings:
         stay = list(stay)
         for each in self.kept:
             if each not in stay:
-                _delete(each)
+                delete(each.files, each.first_step)
         self.kept = stay
 
 
@@ -307,15 +306,15 @@ def files_below(directory: Path) -> set[Path]:
     return {path for path in directory.rglob("*") if path.is_file()}
 
 
-def _delete(recording: StoredRecording) -> None:
-    """Delete the files and the directories that they leave empty; another rank may use those."""
-    for file in recording.files:
-        with contextlib.suppress(OSError):
+def delete(files: Collection[Path], first_step: int) -> None:
+    """Delete a recording and the directories that it leaves empty; another rank may use those."""
+    for file in files:
+        with suppress(OSError):
             file.unlink()
-    top = f"step_{recording.first_step:08}"
-    for file in recording.files:
+    top = f"step_{first_step:08}"
+    for file in files:
         for parent in file.parents:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 parent.rmdir()  # fails if it holds anything
             if parent.name in (top, f"{top}{RICH}"):
                 break
