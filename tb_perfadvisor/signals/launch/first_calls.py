@@ -114,7 +114,10 @@ def _first_batch(signals: Signals) -> Intervals:
     It is known not to be the loader's rate only if no other fetch tells that rate.
     """
     fetch = fetch_before_work(signals.trace, signals.device)
-    if len(signals.steps) or fetch is None or not fetch.is_only or not fetch.has_processes:
+    # Events of a device may have no length.
+    if len(signals.steps) or not len(signals.device.busy):
+        return EMPTY
+    if fetch is None or not fetch.is_only or not fetch.has_processes:
         return EMPTY
     events = signals.trace.events
     return single(int(events.start_ns[fetch.row]), int(signals.device.busy[0, 0]))

@@ -56,6 +56,14 @@ def test_slow_later_launches_are_no_first_calls() -> None:
     assert us_by_kind(builder) == {}
 
 
+def test_a_device_whose_events_have_no_length() -> None:
+    builder = TraceBuilder()
+    fetch = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    builder.host(EventKind.INPUT_WAIT, fetch, us(0), us(100))
+    builder.launch(us(200), us(205), key="a").kernel("gemm", us(210), us(210), launched_by="a")
+    assert us_by_kind(builder) == {}
+
+
 def test_loading_code() -> None:
     builder = launched(TraceBuilder(), "gemm", 0, 5, "a")
     # The call takes 800 us. The kernel still runs during the first 15.
