@@ -86,7 +86,7 @@ _expect = Budget.expect
 
 
 def _expect_little(budget: Budget, items: int = 0) -> None:
-    """No reader may keep much more than its items of the shortest messages, however small a file."""
+    """No reader may keep more than the items of the shortest messages, however small a file is."""
     _expect(budget, items)
     kept_bytes = budget.kept_bytes + ITEM_BYTES * items
     if kept_bytes > _FREE_BYTES + _ITEMS_PER_BYTE * ITEM_BYTES * budget.read_bytes:
