@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.device import shows_device_use
@@ -35,6 +37,9 @@ COMPILING_SHARE = 0.05
 FIRST_CALL_SHARE = COMPILING_SHARE
 INPUT_SHARE = 0.05
 """The same limit as that of input-stall."""
+SLOWED = "slowed-by-recording"
+LONGER_SHARE = 0.3
+"""Steps of a short recording vary by as much on a busy machine."""
 RECORDING_SHARE = 0.05
 """Less than 5 % is within the usual variation of steps."""
 LOADED_SHARE = 0.1
@@ -252,6 +257,10 @@ def _on_captures(signals: Signals) -> list[Note]:
 
 
 def _on_overhead(signals: Signals) -> list[Note]:
+    """What recording cost: measured, where steps were timed without it, or else estimated."""
+    usual_ns, steps = signals.trace.facts.recording.step_ns, signals.steps
+    if usual_ns and len(steps) and not steps.is_inferred:
+        return _on_longer_steps(usual_ns, float(np.median(steps.duration_ns)))
     window = signals.attribution
     whole = single(window.window_start_ns, window.window_end_ns)
     cost_ns = profiler_overhead(signals).within_ns(whole)
@@ -267,6 +276,22 @@ def _on_overhead(signals: Signals) -> list[Note]:
             f"Recording{recorded} takes an estimated {_of_window(cost_ns, signals)} on the threads "
             "that run the steps. Without a profiler, the host is that much faster.",
             "Record once without stacks, shapes and memory before acting on host findings.",
+        )
+    ]
+
+
+def _on_longer_steps(usual_ns: float, recorded_ns: float) -> list[Note]:
+    if recorded_ns <= (1 + LONGER_SHARE) * usual_ns:
+        return []
+    return [
+        Note(
+            SLOWED,
+            "warning",
+            f"Steps took {format_duration(recorded_ns)} (median) while they were recorded, and "
+            f"{format_duration(usual_ns)} before. Recording slows the host, and may change how it "
+            "allocates memory: times of host code are too long here.",
+            "Record fewer steps, without stacks, shapes and memory, and compare programs by their "
+            "times without a profiler, as `perfadvisor try` does.",
         )
     ]
 

@@ -59,6 +59,7 @@ _IN_SHORT = {
     "merged-file": "several processes are analyzed as one",
     "compile-in-window": "a part of the time is warm-up",
     "first-call": "a part of the time is warm-up",
+    "slowed-by-recording": "recording made its steps longer",
     "loaded-machine": "other programs used the cores meanwhile",
     "device-clock-shift": "the device's clock was off, and was corrected",
     "impossible-durations": "some events had impossible durations",

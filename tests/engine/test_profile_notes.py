@@ -2,14 +2,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from msgspec.structs import replace
+
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.profile_notes import profile_notes
+from tb_perfadvisor.machine.facts import Facts, Recording
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Need, Options, Signals, reference_worker
 from tb_perfadvisor.signals.recording.hints import hint_for
 from tb_perfadvisor.signals.workload.workload import workload
-from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
+from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of, us
 from tb_perfadvisor.trace import EventKind, Framework, Trace
 
 
@@ -241,6 +245,24 @@ def test_profiler_overhead() -> None:
     note = recorded(60)["profiler-overhead"]
     assert "Recording with shapes takes an estimated 180 µs (6.0 %)" in note.message
     assert "profiler-overhead" not in recorded(40)
+
+
+@pytest.mark.parametrize(("usual_ms", "is_said"), [(10, False), (7.7, False), (7.6, True)])
+def test_steps_that_recording_made_longer(usual_ms: float, is_said: bool) -> None:
+    builder = TraceBuilder(has_shapes=True)
+    for number in range(3):
+        builder.step(number, ms(10 * number), ms(10 * number + 10))
+        for at in range(300):  # recording them is estimated to take 3 % of 10 ms
+            start = ms(10 * number) + us(30 * at)
+            builder.operator("aten::add", start, start + us(20))
+    facts = Facts(recording=Recording("run", step_ns=1e6 * usual_ms))
+    notes = notes_of(replace(builder.build(), facts=facts))
+    # 10 / 7.7 is 1.299, and 10 / 7.6 is 1.316. What was measured replaces the estimate.
+    assert ("slowed-by-recording" in notes) == is_said
+    assert "profiler-overhead" not in notes
+    if is_said:
+        message = notes["slowed-by-recording"].message
+        assert "Steps took 10.0 ms (median) while they were recorded, and 7.60 ms before" in message
 
 
 def test_clock_skew() -> None:
