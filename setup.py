@@ -122,7 +122,7 @@ setup(
             "training/metrics.toml",
             "ingest/anonymize/*.txt",
             "contract/schema.json",
-            "testing/synthetic/*.json",
+            "cli/demo.zip",
         ]
     },
     install_requires=[*TENSORBOARD, *ENGINE],

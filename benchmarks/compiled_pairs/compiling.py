@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from compiled_tpu import generation_named, schedule_of
 
 from compiled_pairs.catalog import GENERATIONS, PAIRS, generations_of, pair_named
 from compiled_pairs.pair import CompiledPair
-from tb_perfadvisor.testing.compiled import write_compiled
-from tb_perfadvisor.testing.compiled.profile import step_ps
+from demo_logs.record.compiled import write_compiled
+from demo_logs.record.compiled.profile import step_ps
+from demo_logs.record.compiled_tpu import generation_named, schedule_of
 from tb_perfadvisor.tpu_compiler import CompiledProgram, Source, compile_for_tpu
 from tb_perfadvisor.tpu_compiler.kernels import kernels_of
 from tb_perfadvisor.tpu_compiler.optimized_hlo import parse_module
@@ -67,8 +67,8 @@ def main() -> None:
             program = msgspec.json.decode(stored, type=CompiledProgram)
             # How kernels are timed may have changed since.
             bundles = {k.name: k.bundle_cycles for k in program.kernels if k.bundle_cycles}
-            generation = generation_named(program.generation)
-            kernels = kernels_of(parse_module(program.hlo_text), bundles, generation)
+            made_for = generation_named(program.generation)
+            kernels = kernels_of(parse_module(program.hlo_text), bundles, made_for)
             program = msgspec.structs.replace(program, kernels=kernels)
             write(path.parent, pair_named(path.parts[-3]), path.parts[-4], program)
         return

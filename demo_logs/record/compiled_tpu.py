@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tb_perfadvisor.testing.compiled import CompiledOperation, CompiledSchedule
-from tb_perfadvisor.testing.compiled.schedule import Channel
+from demo_logs.record.compiled import CompiledOperation, CompiledSchedule
+from demo_logs.record.compiled.schedule import Channel
 from tb_perfadvisor.tpu_compiler.compiler import CompiledProgram
 from tb_perfadvisor.tpu_compiler.generations import GENERATIONS, Generation
 from tb_perfadvisor.tpu_compiler.kernels import Kernel

@@ -1,7 +1,7 @@
-"""Compiles the programs of the TPU demo: `python demo_logs/record/tpu_program.py`.
+"""Compiles the programs of the TPU demo: `python -m demo_logs.record.tpu_program`.
 
 It needs jax and libtpu, but no TPU: the profiles are written from what XLA's compiler says. Its
-answers are kept in the package, so that `synthetic.py` and `perfadvisor demo` work without it.
+answers are kept beside it, so that `synthetic.py` works without them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from compiled_tpu import generation_named, schedule_of
-
-from tb_perfadvisor.testing.synthetic.tpu import FITTING, PADDED, store
+from demo_logs.record.compiled_tpu import generation_named, schedule_of
+from demo_logs.record.synthetic_tpu import FITTING, PADDED, store
 from tb_perfadvisor.tpu_compiler import CompiledProgram, Source, compile_for_tpu
 
 GENERATION = "v6e"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from zipfile import ZipFile
 
 import click
 
 from tb_perfadvisor.cli.help import Command, CountRange
 from tb_perfadvisor.errors import UsageError
+
+_PROFILES = Path(__file__).with_name("demo.zip")
 
 
 @click.command(cls=Command)
@@ -29,14 +31,13 @@ def demo(port: int) -> None:
     The GPU programs also logged scalars, for the page Training.
     """
     from tb_perfadvisor.ingest.files.containment import private_directory
-    from tb_perfadvisor.testing.synthetic import write_synthetic
 
     if find_spec("tensorboard") is None:
         raise UsageError("TensorBoard is not installed.", hint="pip install tensorboard")
     try:
         directory = private_directory() / "demo"
-        write_synthetic(directory)
-        _write_scalars(directory)
+        with ZipFile(_PROFILES) as archive:
+            archive.extractall(directory)
     except OSError as error:
         raise UsageError(
             f"cannot be written: {error.strerror}.",
@@ -49,15 +50,3 @@ def demo(port: int) -> None:
         # So that signals reach TensorBoard, and its exit status reaches the shell.
         os.execv(command[0], command)
     sys.exit(subprocess.call(command))
-
-
-def _write_scalars(directory: Path) -> None:
-    """Write what the runs of the GPU profiles logged."""
-    from tb_perfadvisor.publish.summaries import encode_scalars
-    from tb_perfadvisor.testing.synthetic import training_scalars
-
-    for label in directory.glob("*_gpu_*/label.json"):
-        step_ns = json.loads(label.read_text(encoding="utf-8"))["true_step_ns"]["median"]
-        points = list(training_scalars(step_ns))
-        name = f"events.out.tfevents.{points[0][1]:.0f}.demo.1.0"
-        label.with_name(name).write_bytes(encode_scalars(points))

@@ -30,29 +30,13 @@ def encode_events(reports: Sequence[model.Report]) -> bytes:
 
     Reports are ordered by time of recording.
     """
-    return _encode(
-        (step, time.time(), [*_texts(report), *_scalars(scalars(report))])
-        for step, report in enumerate(reports)
-    )
-
-
-def encode_scalars(points: Iterable[tuple[int, float, Mapping[str, float]]]) -> bytes:
-    """Encode an event file with scalars.
-
-    A point has the step, the Unix time in seconds, and the values by tag.
-    """
-    return _encode((step, unix_s, _scalars(values)) for step, unix_s, values in points)
-
-
-def _encode(events: Iterable[tuple[int, float, list[summary_pb2.Summary.Value]]]) -> bytes:
     content = io.BytesIO()
     writer = RecordWriter(content)
     first = event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2")
     writer.write(first.SerializeToString())
-    for step, unix_s, values in events:
-        event = event_pb2.Event(
-            wall_time=unix_s, step=step, summary=summary_pb2.Summary(value=values)
-        )
+    for step, report in enumerate(reports):
+        summary = summary_pb2.Summary(value=[*_texts(report), *_scalars(scalars(report))])
+        event = event_pb2.Event(wall_time=time.time(), step=step, summary=summary)
         writer.write(event.SerializeToString())
     return content.getvalue()
 

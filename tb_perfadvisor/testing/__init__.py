@@ -1,4 +1,4 @@
-"""Everything a rule's test needs: drawn traces, a builder, writers and `check_rule`."""
+"""Everything a rule's test needs: drawn traces, a builder and `check_rule`."""
 
 from tb_perfadvisor.testing.builder import TraceBuilder, ms, run_of, us
 from tb_perfadvisor.testing.check_rule import Checked, check_rule, find

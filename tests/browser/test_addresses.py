@@ -11,7 +11,6 @@ from urllib.parse import unquote
 import pytest
 
 from tb_perfadvisor.testing import draw
-from tb_perfadvisor.testing.writers import write_kineto
 from tests.support.browser import (
     Visitor,
     capture_of,
@@ -23,6 +22,7 @@ from tests.support.browser import (
 )
 from tests.support.memory_snapshots import Snapshot, frames
 from tests.support.server_trace import Served, server_trace
+from tests.support.writers import write_kineto
 
 # All that is drawn, and what the user typed; not the focus, and not where the pointer is.
 PICTURE = """main => {

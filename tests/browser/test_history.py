@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.testing import TraceBuilder, ms
-from tb_perfadvisor.testing.writers import write_kineto
 from tb_perfadvisor.trace import EventKind
 from tests.support.browser import (
     Visitor,
@@ -19,6 +18,7 @@ from tests.support.browser import (
     text_of,
     violations,
 )
+from tests.support.writers import write_kineto
 
 START = 1_700_000_000
 RUN = "<img src=x onerror=\"top.hacked='run'\">"

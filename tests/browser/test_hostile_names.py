@@ -15,7 +15,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 from tb_perfadvisor.testing import TraceBuilder, ms
-from tb_perfadvisor.testing.writers import write_kineto
 from tb_perfadvisor.trace import EventKind
 from tests.support.browser import (
     API,
@@ -31,6 +30,7 @@ from tests.support.compile_logs import artifact, break_text, compiled
 from tests.support.event_files import write_scalar
 from tests.support.memory_snapshots import Snapshot, frames
 from tests.support.server_trace import Served, server_trace
+from tests.support.writers import write_kineto
 
 MARK = "<img src=x onerror=\"top.hacked='{place}'\">"
 LINK = "[a](javascript:top.hacked=1)<a href='javascript:top.hacked=1'>b</a>{{{{7*7}}}}"

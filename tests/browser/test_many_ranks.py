@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.testing import TraceBuilder, ms
-from tb_perfadvisor.testing.writers import write_kineto
 from tests.support.browser import Visitor, capture_of, link, read, report_at, text_of
+from tests.support.writers import write_kineto
 
 RANKS, LATE = 64, 41
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.testing import draw
-from tb_perfadvisor.testing.writers import write_kineto
 from tests.support.browser import (
     Visitor,
     capture_of,
@@ -20,6 +19,7 @@ from tests.support.browser import (
     violations,
 )
 from tests.support.memory_snapshots import Snapshot, frames
+from tests.support.writers import write_kineto
 
 MIB, GIB = 1 << 20, 1 << 30
 BATCH = frames(("/p/model.py", 3, "forward"), ("/p/train.py", 30, "main"))

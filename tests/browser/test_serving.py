@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.testing import draw
-from tb_perfadvisor.testing.writers import write_kineto
 from tests.support.browser import (
     Visitor,
     capture_of,
@@ -20,6 +19,7 @@ from tests.support.browser import (
     violations,
 )
 from tests.support.server_trace import Served, server_trace
+from tests.support.writers import write_kineto
 
 DECODE = Served(decodes=8)
 MIXED = Served(decodes=8, prefills=1, prompt_tokens=1000, device_us=20_000, replays=False)

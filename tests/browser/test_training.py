@@ -9,10 +9,10 @@ import pytest
 from tensorboard.compat.proto import summary_pb2
 
 from tb_perfadvisor.testing import TraceBuilder, ms
-from tb_perfadvisor.testing.writers import write_kineto
 from tb_perfadvisor.trace import EventKind
 from tests.support.browser import Visitor, capture_of, link, report_at, serving, text_of, violations
 from tests.support.event_files import event, framed
+from tests.support.writers import write_kineto
 
 START = 1_700_000_000
 NAME = "w0.1700000001000000000.pt.trace.json"

@@ -12,8 +12,8 @@ import pytest
 
 from tb_perfadvisor.rules.registry import all_rules
 from tb_perfadvisor.testing import draw
-from tb_perfadvisor.testing.writers import write_kineto
 from tests.support.command import HEALTHY, ROOT, SLOW, error, run
+from tests.support.writers import write_kineto
 
 
 def test_text_is_the_default_format() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.testing.writers import write_kineto
 from tests.support.command import HEALTHY, run
 from tests.support.device_loops import KERNELS, loop
+from tests.support.writers import write_kineto
 
 
 def recorded(path: Path, *lost_steps: int) -> Path:

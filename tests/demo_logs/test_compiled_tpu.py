@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
+from demo_logs.record.compiled import CompiledOperation, CompiledSchedule
 from demo_logs.record.compiled_tpu import generation_named, schedule_of, source_lines
-from tb_perfadvisor.testing.compiled import CompiledOperation, CompiledSchedule
 from tb_perfadvisor.tpu_compiler import CompiledProgram
 from tb_perfadvisor.tpu_compiler.kernels import kernels_of
 from tb_perfadvisor.tpu_compiler.optimized_hlo import parse_module

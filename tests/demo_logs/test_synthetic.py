@@ -5,25 +5,21 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
+import tb_perfadvisor
+from demo_logs.record.compiled.profile import step_ps
+from demo_logs.record.synthetic import scalar_files, synthetic_files
+from demo_logs.record.synthetic_gpu import OVER_NVLINK, OVER_PCIE, gpu_data_parallel
+from demo_logs.record.synthetic_tpu import FITTING, PADDED, tpu_attention
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.rules.communication.overlap import ExposedCommunication
 from tb_perfadvisor.rules.communication.transfers import LongAllReduce
 from tb_perfadvisor.rules.xla.utilization import PaddedShapes
 from tb_perfadvisor.testing import find, run_of
-from tb_perfadvisor.testing.compiled.profile import step_ps
-from tb_perfadvisor.testing.synthetic import (
-    FITTING,
-    OVER_NVLINK,
-    OVER_PCIE,
-    PADDED,
-    gpu_data_parallel,
-    tpu_attention,
-    write_synthetic,
-)
 from tb_perfadvisor.trace import EventKind, Source
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
@@ -37,23 +33,28 @@ NAMES = (
 SOURCE = Source(path="x", format="")
 
 
-def contents(path: Path) -> bytes:
-    data = path.read_bytes()
-    return gzip.decompress(data) if path.suffix == ".gz" else data
-
-
-def files_of(directory: Path) -> dict[str, bytes]:
+def unpacked(files: dict[str, bytes]) -> dict[str, bytes]:
+    """How well zlib packs depends on its version."""
     return {
-        str(path.relative_to(directory)): contents(path)
-        for path in sorted(directory.rglob("synthetic_*/**/*"))
-        if path.is_file()
+        name: gzip.decompress(data) if name.endswith(".gz") else data
+        for name, data in files.items()
     }
 
 
-def test_the_committed_files_are_what_the_script_writes(tmp_path: Path) -> None:
-    write_synthetic(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == set(NAMES)
-    assert files_of(DEMO_LOGS) == files_of(tmp_path)
+def test_the_committed_files_are_what_the_script_writes() -> None:
+    committed = {
+        path.relative_to(DEMO_LOGS).as_posix(): path.read_bytes()
+        for path in DEMO_LOGS.glob("synthetic_*/**/*")
+        if path.is_file()
+    }
+    assert {name.partition("/")[0] for name in committed} == set(NAMES)
+    assert unpacked(committed) == unpacked(synthetic_files())
+
+
+def test_the_archive_of_the_demo_holds_the_profiles_and_the_logged_scalars() -> None:
+    with ZipFile(Path(tb_perfadvisor.__file__).parent / "cli" / "demo.zip") as archive:
+        held = {name: archive.read(name) for name in archive.namelist()}
+    assert unpacked(held) == unpacked(synthetic_files() | scalar_files())
 
 
 @pytest.mark.parametrize("name", NAMES)

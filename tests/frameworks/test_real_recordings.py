@@ -19,10 +19,10 @@ from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.testing import draw
-from tb_perfadvisor.testing.writers import write_xplane
-from tb_perfadvisor.testing.writers.chrome import export_space
 from tb_perfadvisor.trace import EventKind
 from tests.support.recording import record, run
+from tests.support.writers import write_xplane
+from tests.support.writers.chrome import export_space
 
 GPU = """
     cell 10us

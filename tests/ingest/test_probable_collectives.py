@@ -12,8 +12,8 @@ from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.signals import Cause, Signals, collectives_of
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
-from tb_perfadvisor.testing.writers import write_kineto, write_xplane
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Source, Trace
+from tests.support.writers import write_kineto, write_xplane
 
 # PyTorch, torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemory.cu: a barrier between ranks.
 UNKNOWN = "barrier_kernel(unsigned int**, int, int, int, unsigned long)"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+DEMO = "tb_perfadvisor/cli/demo.zip"
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +104,7 @@ def test_it_holds_all_modules_and_data(wheel: zipfile.ZipFile) -> None:
         if "__pycache__" not in path.parts
     }
     assert modules <= names
+    assert DEMO in names
     assert {"tb_perfadvisor/py.typed", "tb_perfadvisor/contract/schema.json"} <= names
     assert {path.relative_to(ROOT).as_posix() for path in package.rglob("*.toml")} <= names
     static = {path.relative_to(ROOT).as_posix() for path in (package / "static").iterdir()}
@@ -114,7 +116,7 @@ def test_it_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tb_perfadvisor"}
     endings = {Path(name).suffix for name in wheel.namelist() if name.startswith("tb_perfadvisor/")}
-    assert endings <= {".py", ".typed", ".json", ".toml", ".js", ".txt"}
+    assert endings <= {".py", ".typed", ".json", ".toml", ".js", ".txt", ".zip"}
     # Code, advice and pages grow, and with them the wheel's list of its files. The bundle and the
     # schema grow by some 10 kB with each view; a stray data file would show at once. The files and
     # words of frameworks, by which `anonymize` knows public names, are 400 kB (100 kB compressed).
@@ -124,9 +126,12 @@ def test_it_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
         if entry.filename.startswith("tb_perfadvisor/")
         and not entry.filename.endswith(".py")
         and not entry.filename.startswith(("tb_perfadvisor/advice/", "tb_perfadvisor/rules/"))
+        and entry.filename != DEMO
     ]
     assert sum(entry.file_size for entry in data) < 1_300_000
     assert sum(entry.compress_size for entry in wheel.infolist()) < 2_500_000
+    # Eighteen small profiles, which are compressed already.
+    assert wheel.getinfo(DEMO).file_size < 150_000
 
 
 def test_it_announces_the_command_and_the_plugin(wheel: zipfile.ZipFile) -> None:

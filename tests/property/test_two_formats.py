@@ -30,11 +30,11 @@ from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.signals import Cause, Signals, collectives_of
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of, us
 from tb_perfadvisor.testing.symbols import device_alphabet, host_alphabet
-from tb_perfadvisor.testing.writers import write_chrome, write_kineto, write_nsight, write_xplane
 from tb_perfadvisor.trace import CopyDirection, EventKind, Framework, Run, Source, Trace
 from tb_perfadvisor.trace.intervals import total_ns
 from tests.support.drawings import drawings
 from tests.support.night import examples
+from tests.support.writers import write_chrome, write_kineto, write_nsight, write_xplane
 
 Format = Literal["kineto", "nsight", "xplane"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tb_perfadvisor.ingest.nsight.reader import read_nsight
-from tb_perfadvisor.testing.writers.nsight import write_tables
 from tb_perfadvisor.trace import Source, Trace
+from tests.support.writers.nsight import write_tables
 
 PROCESS = (1 << 48) | (500 << 24)
 """`globalPid` of process 500: the upper bits are the machine's."""

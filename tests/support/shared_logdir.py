@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tb_perfadvisor.testing import draw
-from tb_perfadvisor.testing.writers import write_kineto
 from tests.support.compile_logs import compiled
 from tests.support.event_files import write_scalar
 from tests.support.kineto_files import event, to_bytes
 from tests.support.memory_snapshots import Snapshot
+from tests.support.writers import write_kineto
 
 SECRET = "their_own"
 """Part of every name in what the links lead to."""

@@ -23,9 +23,9 @@ import msgspec
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.plugin import worker
 from tb_perfadvisor.testing import draw
-from tb_perfadvisor.testing.writers import write_kineto
 from tb_perfadvisor.version import VERSION
 from tests.support.command import run
+from tests.support.writers import write_kineto
 
 FOLDER = Path(__file__).parent
 PROFILE = "worker0.1700000000000000000.pt.trace.json"

@@ -7,8 +7,8 @@ from random import Random
 from typing import Any, Literal
 
 from tb_perfadvisor.testing import draw
-from tb_perfadvisor.testing.writers import write_chrome, write_kineto, write_nsight, write_xplane
 from tests.support.drawings import drawings
+from tests.support.writers import write_chrome, write_kineto, write_nsight, write_xplane
 
 SESSION = "plugins/profile/2026_01_01_00_00_00"
 _WRITERS = {

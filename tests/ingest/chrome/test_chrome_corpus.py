@@ -15,11 +15,11 @@ from tb_perfadvisor.ingest.chrome.reader import read_chrome
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import run_of
-from tb_perfadvisor.testing.writers.chrome import export_space
 from tb_perfadvisor.trace import EventKind, Source, Trace
 from tb_perfadvisor.trace.intervals import total_ns
 from tests.support.chrome_files import events_of, note_ids
 from tests.support.corpus_traces import CORPUS
+from tests.support.writers.chrome import export_space
 
 pytestmark = pytest.mark.corpus
 SOURCE = Source(path="x", format="")

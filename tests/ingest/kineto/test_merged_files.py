@@ -10,9 +10,9 @@ from tb_perfadvisor import analyze
 from tb_perfadvisor.api import load
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, ms, us
-from tb_perfadvisor.testing.writers import write_kineto
 from tb_perfadvisor.trace import Run, Trace
 from tests.support.kineto_files import read
+from tests.support.writers import write_kineto
 
 
 def one_rank(late_ms: int = 0) -> Trace:

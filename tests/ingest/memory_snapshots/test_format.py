@@ -13,8 +13,8 @@ from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.anonymize.files import anonymize_file
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.testing import draw
-from tb_perfadvisor.testing.writers import write_kineto
 from tests.support.memory_snapshots import Snapshot
+from tests.support.writers import write_kineto
 
 PROFILE = """
     cell 1ms

@@ -11,7 +11,6 @@ import pytest
 from tb_perfadvisor.errors import InvalidTraceError, UnreadableProfileError
 from tb_perfadvisor.ingest.merged_ranks import split_by_rank
 from tb_perfadvisor.ingest.nsight.ranges import spelled, without_numbers
-from tb_perfadvisor.testing.writers.nsight import write_tables
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Trace
 from tests.support.nsight_exports import (
     OTHER_PROCESS,
@@ -24,6 +23,7 @@ from tests.support.nsight_exports import (
     read,
     write,
 )
+from tests.support.writers.nsight import write_tables
 
 US = 1_000
 

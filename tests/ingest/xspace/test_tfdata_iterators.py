@@ -7,8 +7,8 @@ import pytest
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.testing import draw
 from tb_perfadvisor.testing.symbols import function_run, iterator, operator
-from tb_perfadvisor.testing.writers.xplane import write_xplane
 from tb_perfadvisor.trace import Source, Trace
+from tests.support.writers.xplane import write_xplane
 from tests.support.xspaces import Drawing, kinds
 
 FACTS = {

@@ -7,12 +7,12 @@ from io import BytesIO
 import pytest
 from msgspec.structs import replace
 
+from demo_logs.record.compiled import Dispatch, play, write_compiled
+from demo_logs.record.compiled.profile import step_ps
+from demo_logs.record.synthetic_tpu import FITTING, PADDED, tpu_attention
 from tb_perfadvisor import analyze
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.report.report import Report
-from tb_perfadvisor.testing.compiled import Dispatch, play, write_compiled
-from tb_perfadvisor.testing.compiled.profile import step_ps
-from tb_perfadvisor.testing.synthetic.tpu import FITTING, PADDED, tpu_attention
 from tb_perfadvisor.trace import Source, Trace
 
 WAYS = (

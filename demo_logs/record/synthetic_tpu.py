@@ -1,7 +1,7 @@
 """Attention on a TPU over a sequence that is one position longer than whole tiles, and over 512.
 
 The operations and their durations are those of XLA's compiler, asked once by
-`demo_logs/record/tpu_program.py`. No TPU has run them.
+`tpu_program.py`. No TPU has run them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from tb_perfadvisor.testing.compiled import CompiledSchedule
+from demo_logs.record.compiled import CompiledSchedule
 
 PADDED = 513
 """A sequence of 512 tokens and one in front of them: XLA picks tiles that are mostly padding."""

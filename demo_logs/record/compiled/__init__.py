@@ -7,9 +7,9 @@ files are marked as synthetic: their durations are estimates, not measurements.
 
 from __future__ import annotations
 
-from tb_perfadvisor.testing.compiled.profile import Dispatch, write_compiled
-from tb_perfadvisor.testing.compiled.schedule import CompiledOperation, CompiledSchedule
-from tb_perfadvisor.testing.compiled.timeline import Execution, Timeline, play
+from demo_logs.record.compiled.profile import Dispatch, write_compiled
+from demo_logs.record.compiled.schedule import CompiledOperation, CompiledSchedule
+from demo_logs.record.compiled.timeline import Execution, Timeline, play
 
 __all__ = [
     "CompiledOperation",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from demo_logs.record.synthetic_clock import ORIGIN_UNIX_NS
 from tb_perfadvisor.testing.builder import TraceBuilder, ms, us
-from tb_perfadvisor.testing.clock import ORIGIN_UNIX_NS
 from tb_perfadvisor.testing.symbols import kernel
 from tb_perfadvisor.trace import KernelFamily, Precision, Trace
 

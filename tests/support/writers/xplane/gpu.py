@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tb_perfadvisor.hardware import find_device
-from tb_perfadvisor.testing.writers.xplane.planes import PROGRAM, DevicePlane
 from tb_perfadvisor.trace import CopyDirection, Device, EventKind, TrackKind
+from tests.support.writers.xplane.planes import PROGRAM, DevicePlane
 
 _STREAM_NAMES = {
     EventKind.COPY: {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tb_perfadvisor.ingest.xspace.interpret.run_links import TPU_LAUNCH
-from tb_perfadvisor.testing.writers.xplane.planes import PROGRAM, PS_PER_NS, DevicePlane
 from tb_perfadvisor.trace import TrackKind
+from tests.support.writers.xplane.planes import PROGRAM, PS_PER_NS, DevicePlane
 
 _MODULES = "XLA Modules"
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-from tb_perfadvisor.testing.compiled.schedule import Channel, CompiledOperation
+from demo_logs.record.compiled.schedule import Channel, CompiledOperation
 
 _SHORTEST_PS = 1_000
 """A start, or a done that finds its transfer finished, takes some cycles, but not none."""

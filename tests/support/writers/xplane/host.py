@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.xspace.interpret.host_planes import kind_of_name
 from tb_perfadvisor.ingest.xspace.interpret.run_links import TPU_LAUNCH
 from tb_perfadvisor.testing.symbols import host_alphabet
-from tb_perfadvisor.testing.writers.xplane.planes import PS_PER_NS, Facts, Plane, is_tpu
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
+from tests.support.writers.xplane.planes import PS_PER_NS, Facts, Plane, is_tpu
 
 _SEPARATORS = re.compile(r"[:\s]+")
 

@@ -6,14 +6,14 @@ import zlib
 from enum import Enum
 from typing import Any, Final
 
+from demo_logs.record.compiled.schedule import CompiledOperation, CompiledSchedule
+from demo_logs.record.compiled.timeline import Execution, Timeline, play
+from demo_logs.record.synthetic_clock import ORIGIN_UNIX_NS
 from tb_perfadvisor.hardware import find_device
 from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
 from tb_perfadvisor.ingest.xspace.interpret.run_links import TPU_LAUNCH
-from tb_perfadvisor.testing.clock import ORIGIN_UNIX_NS
-from tb_perfadvisor.testing.compiled.schedule import CompiledOperation, CompiledSchedule
-from tb_perfadvisor.testing.compiled.timeline import Execution, Timeline, play
-from tb_perfadvisor.testing.writers.xplane.planes import Plane
 from tb_perfadvisor.trace.hlo_text import parse_instruction
+from tests.support.writers.xplane.planes import Plane
 
 STEPS: Final = 5
 GAP_PS: Final = 2_000_000

@@ -11,8 +11,8 @@ from tb_perfadvisor.ingest.chrome.reader import read_chrome
 from tb_perfadvisor.ingest.kineto.reader import read_kineto
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, us
-from tb_perfadvisor.testing.writers import write_chrome, write_kineto, write_xplane
 from tb_perfadvisor.trace import CopyDirection, EventKind, Source, Trace
+from tests.support.writers import write_chrome, write_kineto, write_xplane
 
 # A little of everything that both formats carry.
 DRAWING = """

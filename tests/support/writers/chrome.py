@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
-from tb_perfadvisor.testing.writers.xplane import write_xplane
 from tb_perfadvisor.trace import Trace
+from tests.support.writers.xplane import write_xplane
 
 _HOST = "/host:CPU"
 _HOST_PROCESS = 701

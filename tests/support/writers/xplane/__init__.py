@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
-from tb_perfadvisor.testing.writers.xplane.gpu import GpuPlane
-from tb_perfadvisor.testing.writers.xplane.host import host_plane
-from tb_perfadvisor.testing.writers.xplane.planes import Facts, Plane, is_tpu
-from tb_perfadvisor.testing.writers.xplane.tpu import TpuPlane
 from tb_perfadvisor.trace import Trace
+from tests.support.writers.xplane.gpu import GpuPlane
+from tests.support.writers.xplane.host import host_plane
+from tests.support.writers.xplane.planes import Facts, Plane, is_tpu
+from tests.support.writers.xplane.tpu import TpuPlane
 
 _VERSIONS = {"jax": "jax_version", "tensorflow": "tf_version", "pytorch": "torch_xla_version"}
 

@@ -6,8 +6,8 @@ from io import BytesIO
 
 import numpy as np
 
+from demo_logs.record.compiled import CompiledOperation, CompiledSchedule, write_compiled
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
-from tb_perfadvisor.testing.compiled import CompiledOperation, CompiledSchedule, write_compiled
 from tb_perfadvisor.trace import EventKind, KernelFamily, Source, Trace
 
 US = 1_000_000

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator
 
-from tb_perfadvisor.testing.clock import ORIGIN_UNIX_NS
+from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from demo_logs.record.synthetic_clock import ORIGIN_UNIX_NS
 
 STEPS = 6_000
 LOGGED_EVERY = 10
@@ -31,6 +35,22 @@ def training_scalars(step_ns: int) -> Iterator[tuple[int, float, dict[str, float
     start_s = ORIGIN_UNIX_NS / 1e9 - profiled_s - 5 * step_ns / 1e9
     for step, seconds, values in points:
         yield step, start_s + seconds, values
+
+
+def event_file(points: list[tuple[int, float, dict[str, float]]]) -> bytes:
+    """The points as an event file that begins with the first of them."""
+    content = io.BytesIO()
+    writer = RecordWriter(content)
+    first = event_pb2.Event(wall_time=points[0][1], file_version="brain.Event:2")
+    writer.write(first.SerializeToString())
+    for step, unix_s, values in points:
+        logged = [
+            summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()
+        ]
+        summary = summary_pb2.Summary(value=logged)
+        event = event_pb2.Event(wall_time=unix_s, step=step, summary=summary)
+        writer.write(event.SerializeToString())
+    return content.getvalue()
 
 
 def _since_start(step_s: float) -> Iterator[tuple[int, float, dict[str, float]]]:

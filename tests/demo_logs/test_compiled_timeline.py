@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.testing.compiled import CompiledOperation, Timeline, play
+from demo_logs.record.compiled import CompiledOperation, Timeline, play
 
 US = 1_000_000
 SHORT = 1_000
