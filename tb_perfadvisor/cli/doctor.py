@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +63,7 @@ def doctor(path: str, lists_all: bool) -> None:
             listed += 1
             console.print()
             say(_title(capture), "cyan")
-            for line in lines:
+            for line in (*lines, *_documents(listing, capture)):
                 say("", "", f"  {line}")
         if listed < len(listing.captures):
             console.print()
@@ -176,6 +178,22 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
             for member in capture.files
         ),
     ]
+
+
+def _documents(listing: Listing, capture: Capture) -> Iterator[str]:
+    """How many documents each file holds, where there are several."""
+    from tb_perfadvisor.errors import PerfAdvisorError
+    from tb_perfadvisor.ingest.files.access import open_file
+    from tb_perfadvisor.ingest.files.tree import is_url
+    from tb_perfadvisor.ingest.json_trace.document import count_documents
+
+    if capture.format != "kineto" or is_url(listing.root):
+        return
+    for file in capture.files[:_MAX_FILES]:
+        with suppress(PerfAdvisorError), open_file(listing.root, file) as stream:
+            count = count_documents(stream, file.path)
+            if count > 1:
+                yield f"{file.path} holds {count:,} documents, each of which is a trace of its own"
 
 
 def _problems(root: str, file: ProfileFile) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -28,8 +28,9 @@ HEAD_BYTES = 262_144
 of process groups take some tens of kilobytes before the first event."""
 
 Opener = Callable[[], AbstractContextManager[BinaryIO]]
-Reader = Callable[[Mapping[str, Opener], "Source"], "Trace"]
-"""Reads one worker from its files: what opens each, by path. Completes the source."""
+Reader = Callable[[Mapping[str, Opener], "Source"], "Iterator[Trace]"]
+"""Reads one worker from its files: what opens each, by path. Completes the source. Yields several
+traces if a file holds several documents."""
 
 
 class RunOfRank(Struct, frozen=True):
@@ -125,12 +126,21 @@ def by_session(files: Sequence[FoundFile]) -> dict[tuple[str, str], list[FileEnt
     return groups
 
 
+def reader_of_one_trace(read: Callable[[Mapping[str, Opener], Source], Trace]) -> Reader:
+    """A reader of workers whose files never hold several traces."""
+
+    def read_worker(files: Mapping[str, Opener], source: Source) -> Iterator[Trace]:
+        yield read(files, source)
+
+    return read_worker
+
+
 def reader_of_one_file(read: Callable[[BinaryIO, Source], Trace]) -> Reader:
-    """A reader of workers that have one file each, from a reader of streams."""
+    """The same for workers that have one file each, from a reader of streams."""
 
     def read_worker(files: Mapping[str, Opener], source: Source) -> Trace:
         (open_file,) = files.values()
         with open_file() as stream:
             return read(stream, source)
 
-    return read_worker
+    return reader_of_one_trace(read_worker)

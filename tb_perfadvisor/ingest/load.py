@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.errors import (
     InvalidTraceError,
+    OutOfMemoryError,
     PerfAdvisorError,
     UnreadableProfileError,
     contained,
@@ -27,7 +29,13 @@ from tb_perfadvisor.ingest.files.access import ShareRead, open_file
 from tb_perfadvisor.ingest.files.tree import first_names, is_url
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT, NAME
-from tb_perfadvisor.ingest.merged_ranks import split_by_rank, with_merge_note
+from tb_perfadvisor.ingest.merged_ranks import (
+    Document,
+    documents_note,
+    recorded_together,
+    split_by_rank,
+    with_merge_note,
+)
 from tb_perfadvisor.ingest.recorded_facts import read_facts
 from tb_perfadvisor.ingest.rich_recordings import named_by
 from tb_perfadvisor.ingest.stated_results import read_stated_results
@@ -61,10 +69,15 @@ class Worker(Struct, frozen=True):
     """None if none was asked for."""
     trace: Trace | None
     """None if it is read again when it is wanted."""
+    document: int = 0
+    """Which document of its file it is."""
+    notes: tuple[Note, ...] = ()
+    """On its file."""
 
 
-Read = Callable[[ShareRead | None], Worker]
-"""Reads a worker, and meanwhile tells how much of it was read, if that is known here."""
+Read = Callable[[ShareRead | None], tuple[Worker, ...]]
+"""Reads the files of a worker, and meanwhile tells how much was read, if that is known here.
+Returns a worker for each document of a file."""
 
 
 def start_reading(
@@ -92,21 +105,21 @@ def start_reading(
     )
 
 
-def _submit(executor: Executor, job: Callable[[], Worker], path: str) -> Read:
+def _submit(executor: Executor, job: Callable[[], tuple[Worker, ...]], path: str) -> Read:
     from concurrent.futures import BrokenExecutor, Future
 
-    def read_here(tell: ShareRead | None) -> Worker:
+    def read_here(tell: ShareRead | None) -> tuple[Worker, ...]:
         return job()
 
     try:
-        future: Future[Worker] = executor.submit(job)
+        future: Future[tuple[Worker, ...]] = executor.submit(job)
     except OSError:  # no process more can be started
         return read_here
     except BrokenExecutor as error:
         future = Future()
         future.set_exception(error)
 
-    def read(tell: ShareRead | None) -> Worker:
+    def read(tell: ShareRead | None) -> tuple[Worker, ...]:
         try:
             return future.result()
         except BrokenExecutor as error:
@@ -150,13 +163,16 @@ def load_capture(
         if tell is not None:
             tell(0.0)
         try:
-            workers += [(worker, recorded) for worker in _by_rank(read(tell), recorded)]
+            found = [(worker, recorded) for worker in _by_rank(read(tell), recorded)]
         except Exception as raised:
             error = contained(raised, file.path)
             log_bug(error)
             errors.append(error)
             message = f"{file.path} was left out: {error.message}"
             notes.append(Note("unsupported-file", "warning", message, error.hint))
+        else:
+            workers += found
+            notes += found[0][0].notes
     if not workers:
         raise _all_unreadable(capture, errors)
     if progress is not None:
@@ -214,14 +230,14 @@ def _changed(root: str, capture: Capture) -> tuple[Note, ...]:
     )
 
 
-def _by_rank(worker: Worker, recorded: WorkerFiles) -> list[Worker]:
-    """The ranks of a file that holds several; only if it is the only one of its capture."""
-    if worker.trace is None or not recorded.is_only:
-        return [worker]
-    parts = split_by_rank(worker.trace)
+def _by_rank(workers: Sequence[Worker], recorded: WorkerFiles) -> list[Worker]:
+    """The ranks of a trace that holds several; only if it is the only one of its capture."""
+    if len(workers) > 1 or workers[0].trace is None or not recorded.is_only:
+        return [*workers]
+    parts = split_by_rank(workers[0].trace)
     if len(parts) > 1:  # what one rank lacks is no matter of another one
         parts = tuple(examined(part) for part in parts)
-    return [Worker(trace.source, None, trace) for trace in parts]
+    return [replace(workers[0], source=part.source, summary=None, trace=part) for part in parts]
 
 
 def _traces(
@@ -236,7 +252,14 @@ def _traces(
     ]
     if len(traces) == len(workers):
         return tuple(traces)
-    return LazyTraces(sources, [partial(load_worker, root, recorded) for _, recorded in workers])
+    reads = [
+        partial(_load_document, root, recorded, worker.document) for worker, recorded in workers
+    ]
+    return LazyTraces(sources, reads)
+
+
+def _load_document(root: str, recorded: WorkerFiles, document: int) -> Trace:
+    return next(islice(load_worker(root, recorded), document, None))
 
 
 def name_of_run(root: str, run: str) -> str:
@@ -252,24 +275,40 @@ def read_worker(
     summarize: Summarize | None,
     keeps_trace: bool,
     tell: ShareRead | None = None,
-) -> Worker:
+) -> tuple[Worker, ...]:
     """Read what one worker of a capture recorded, and sum it up.
 
+    Returns a worker for each document that was recorded with the first. If a further document
+    cannot be read, those before it are returned, with a note.
+
     Raises:
-        PerfAdvisorError: When it cannot be read.
+        PerfAdvisorError: When nothing can be read.
     """
+    workers: list[Worker] = []
+    documents: list[Document] = []
+    notes: list[Note] = []
+    path = recorded.files[0].path
     try:
-        trace = load_worker(root, recorded, tell)
-        summary = summarize(trace) if summarize is not None else None
-    except PerfAdvisorError:
-        raise
-    except Exception as error:  # contain it here, as another process may not be able to unpickle it
-        raise contained(error, recorded.files[0].path) from error
-    return Worker(trace.source, summary, trace if keeps_trace else None)
+        for place, trace in enumerate(load_worker(root, recorded, tell)):
+            summary = summarize(trace) if summarize is not None else None
+            workers.append(Worker(trace.source, summary, trace if keeps_trace else None, place))
+            documents.append(Document(trace.source, trace.duration_ns))
+    except Exception as raised:
+        # Contain it here, as another process may not be able to unpickle it.
+        error = contained(raised, path)
+        if not workers or isinstance(error, OutOfMemoryError):
+            raise error from (None if error is raised else raised)
+        log_bug(error)
+        message = f"What follows document {len(workers)} of {path} was left out: {error.message}"
+        notes.append(Note("several-documents", "warning", message, error.hint))
+    together = recorded_together(documents)
+    if len(documents) > 1:
+        notes.append(documents_note(path, len(documents), len(together)))
+    return tuple(replace(workers[place], notes=tuple(notes)) for place in together)
 
 
-def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None) -> Trace:
-    """Read what one worker of a capture recorded.
+def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None) -> Iterator[Trace]:
+    """Read what one worker of a capture recorded: a trace for each document of its file.
 
     `tell` is called with the share (0-1) of these files that was read.
 
@@ -294,10 +333,15 @@ def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None)
         )
         before_bytes += file.size_bytes
     try:
-        trace = examined(read(openers, source))
+        for trace in read(openers, source):
+            yield _completed(examined(trace), root, recorded)
     except InvalidTraceError as error:
         error.where = error.where or source.path
         raise
+
+
+def _completed(trace: Trace, root: str, recorded: WorkerFiles) -> Trace:
+    """A trace with what lies beside it."""
     if recorded.snapshot is not None:
         trace = _with_snapshot(trace, root, recorded.snapshot)
     if recorded.rich is not None:
@@ -322,7 +366,7 @@ def _with_snapshot(trace: Trace, root: str, file: ProfileFile) -> Trace:
     """A trace with the memory snapshot beside it; one that cannot be read becomes a note."""
     read = MEMORY_SNAPSHOT.reader()
     try:
-        found = read({file.path: partial(open_file, root, file)}, Source(file.path, NAME))
+        found = next(read({file.path: partial(open_file, root, file)}, Source(file.path, NAME)))
     except Exception as raised:
         error = contained(raised, file.path)
         log_bug(error)
@@ -341,7 +385,7 @@ def _with_captured(trace: Trace, root: str, recorded: WorkerFiles) -> Trace:
         for file in recorded.graphs[:_MAX_CAPTURES]:
             source = Source(file.path, recorded.format)
             try:
-                yield read({file.path: partial(open_file, root, file)}, source)
+                yield from read({file.path: partial(open_file, root, file)}, source)
             except Exception as raised:
                 error = contained(raised, file.path)
                 log_bug(error)
@@ -356,7 +400,8 @@ def _with_names(trace: Trace, root: str, recorded: WorkerFiles, file: ProfileFil
     """A trace with the names of a rich recording; one that cannot be read becomes a note."""
     read = format_of(recorded.format).reader()
     try:
-        rich = read({file.path: partial(open_file, root, file)}, Source(file.path, recorded.format))
+        source = Source(file.path, recorded.format)
+        rich = next(read({file.path: partial(open_file, root, file)}, source))
     except Exception as raised:
         error = contained(raised, file.path)
         log_bug(error)
@@ -386,9 +431,10 @@ def _order(source: Source) -> tuple[bool, int, str, str]:
 def _with_distinct_hosts(sources: Sequence[Source]) -> list[Source]:
     """Rename hosts that have the same name and no ranks, as containers often do.
 
-    They are named after their files.
+    They are named after their files, and numbered where a file holds several.
     """
     result = []
+    paths = Counter((source.rank, source.path) for source in sources)
     seen: Counter[tuple[int | None, str]] = Counter()
     counts = Counter((source.rank, source.host) for source in sources)
     for source in sources:
@@ -397,7 +443,8 @@ def _with_distinct_hosts(sources: Sequence[Source]) -> list[Source]:
             stem = stem_of(source.path)
             seen[key] += 1
             host = stem if stem != source.host and source.rank is None else source.host
-            if host == source.host or (source.rank, host) in counts:
+            is_shared = paths[source.rank, source.path] > 1
+            if host == source.host or (source.rank, host) in counts or is_shared:
                 host = f"{source.host or 'worker'} ({seen[key]})"
             source = replace(source, host=host)
         result.append(source)
@@ -414,14 +461,14 @@ def _claimed_ranks(sources: Sequence[Source]) -> tuple[Note, ...]:
         Note(
             "claimed-rank",
             "warning",
-            f"{len(paths)} files claim to be rank {rank}, and were recorded at the same time: "
-            f"{first_names(paths)}. They are shown as workers of their own; what ranks have in "
-            "common may be wrong.",
+            f"{len(paths)} {'files' if len({*paths}) > 1 else 'documents'} claim to be rank "
+            f"{rank}, and were recorded at the same time: {first_names([*dict.fromkeys(paths)])}. "
+            "They are shown as workers of their own; what ranks have in common may be wrong.",
             "Check what sets the rank of each process (RANK, init_process_group), and what writes "
             "`distributedInfo` into the files.",
         )
         for rank, paths in by_rank.items()
-        if len({*paths}) > 1
+        if len(paths) > 1
     )
 
 

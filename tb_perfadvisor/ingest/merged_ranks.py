@@ -3,21 +3,28 @@
 A profiler records one process, so a file in which several processes launch device work was merged.
 Tools name the processes of each rank after it (`RANK 0 - CPU`, `RANK 0 - GPU` by TraceLens). Then
 the ranks can be told apart, and each becomes a trace of its own.
+
+Processes that append to the same file, as ranks of a server do, and files that were joined leave
+one document after another. A listing reads only the beginning of a file, so they are one capture:
+its workers are the documents of the first recording, and the others are named.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.note import Note
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace import EventKind, Source, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.parts import part_of
 
+_NEAR_NS = 600 * 10**9
+"""Ranks record the same steps; large traces take a while, and clocks of hosts differ."""
 _RANK = re.compile(r"\brank[\s_:#=-]*(\d{1,7})\b", re.IGNORECASE)
 
 
@@ -75,3 +82,52 @@ def with_merge_note(trace: Trace) -> Trace:
 def _processes(trace: Trace) -> list[str]:
     """The name of each track's process."""
     return [trace.text(process) for process in trace.tracks.process.tolist()]
+
+
+class Document(Struct, frozen=True):
+    """What one document states of itself."""
+
+    source: Source
+    duration_ns: int
+
+
+def recorded_together(documents: Sequence[Document]) -> list[int]:
+    """The documents that were recorded with the first: other ranks, or at the same time."""
+    together = [0]
+    for place, document in enumerate(documents[1:], 1):
+        others = [documents[other] for other in together]
+        rank = document.source.rank
+        is_known = rank in {other.source.rank for other in others}
+        most_ns = 0 if rank is None or is_known else _NEAR_NS
+        gaps_ns = [_gap_ns(other, document) for other in others]
+        # A rank without a clock is there once.
+        unknown = rank is None or not is_known
+        if any(unknown if gap_ns is None else gap_ns <= most_ns for gap_ns in gaps_ns):
+            together.append(place)
+    return together
+
+
+def _gap_ns(first: Document, second: Document) -> int | None:
+    """The time between two recordings; 0 if they overlap, None without a common clock."""
+    first_ns, second_ns = first.source.origin_unix_ns, second.source.origin_unix_ns
+    if first_ns is None or second_ns is None:
+        return None
+    return max(
+        second_ns - first_ns - first.duration_ns, first_ns - second_ns - second.duration_ns, 0
+    )
+
+
+def documents_note(path: str, count: int, together: int) -> Note:
+    """Says how many documents a file holds, and which are analyzed."""
+    left_out = count - together
+    if not left_out:
+        message = f"{path} holds {count} documents. Each is analyzed as a worker of its own."
+        return Note("several-documents", "info", message)
+    were = "1 was" if left_out == 1 else f"{left_out} were"
+    return Note(
+        "several-documents",
+        "warning",
+        f"{path} holds {count} documents. {were} recorded at another time than the first, and "
+        "left out.",
+        "Write each recording into a file of its own.",
+    )

@@ -23,7 +23,7 @@ DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
 
 def read(path: Path) -> Trace:
     data = path.read_bytes()
-    return read_kineto(io.BytesIO(data), Source(path=path.name, format=""))
+    return next(read_kineto(io.BytesIO(data), Source(path=path.name, format="")))
 
 
 @pytest.mark.parametrize("source", [ON_GPU, RECORDED])

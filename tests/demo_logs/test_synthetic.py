@@ -66,9 +66,9 @@ def test_files_are_small_and_say_that_they_are_made_up(name: str) -> None:
     assert len(profiles) == (8 if "gpu" in name else 1)
     for path in profiles:
         assert path.stat().st_size < MAX_FILE_BYTES
-        read = read_kineto if path.suffix == ".gz" else read_xplane
         with path.open("rb") as stream:
-            trace = read(stream, SOURCE)
+            is_kineto = path.suffix == ".gz"
+            trace = next(read_kineto(stream, SOURCE)) if is_kineto else read_xplane(stream, SOURCE)
         assert trace.source.is_synthetic
         assert [note.id for note in trace.notes] == ["estimated-durations"] * ("tpu" in name)
 

@@ -84,7 +84,7 @@ def test_the_note_shortens_long_names() -> None:
 def test_both_formats(suffix: str) -> None:
     source = Source(path=f"x.{suffix}", format="")
     if suffix == "json":
-        trace = read_kineto(io.BytesIO(write_kineto(built())), source)
+        trace = next(read_kineto(io.BytesIO(write_kineto(built())), source))
     else:
         trace = read_xplane(io.BytesIO(write_xplane(built())), source)
     assert kind_of(trace, UNKNOWN) is EventKind.COLLECTIVE

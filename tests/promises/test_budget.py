@@ -26,8 +26,9 @@ BUDGET = {
     "options of the command line": 70,
     # Ranges by what is in them, periods by their boundaries, and documents apart: step times were
     # up to a fifth too short.
+    # Documents of one file are traces of their own: ranks that append to one file were lost.
     # A comparison of totals, and waits for worker processes, which were called slow launches.
-    "lines of Python and TOML": 127_792,
+    "lines of Python and TOML": 128_040,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

@@ -87,7 +87,7 @@ COLUMNS_NOT_CARRIED: dict[Format, dict[str, str]] = {
 
 def read(trace: Trace, form: Format) -> Trace:
     if form == "kineto":
-        return read_kineto(io.BytesIO(write_kineto(trace)), SOURCE)
+        return next(read_kineto(io.BytesIO(write_kineto(trace)), SOURCE))
     if form == "nsight":
         return read_nsight({"x": lambda: io.BytesIO(write_nsight(trace))}, SOURCE)
     return read_xplane(io.BytesIO(write_xplane(trace)), SOURCE)

@@ -32,7 +32,7 @@ def to_bytes(events: list[Any], **header: Any) -> bytes:
 
 def read(data: bytes, path: str = "run/worker0.pt.trace.json") -> Trace:
     """Read a file as from a log directory."""
-    return read_kineto(io.BytesIO(data), Source(path=path, format=""))
+    return next(read_kineto(io.BytesIO(data), Source(path=path, format="")))
 
 
 def named(trace: Trace, name: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -74,6 +74,14 @@ def anonymize_kineto(stream: BinaryIO, names: Names, *, where: str) -> Iterator[
         UnreadableProfileError: If it is not a Kineto trace, or is damaged.
     """
     text = Text(Inflated(stream, where))
+    is_followed = True
+    while is_followed:
+        is_followed = yield from _anonymized_document(text, names, where)
+        text.begin()
+
+
+def _anonymized_document(text: Text, names: Names, where: str) -> Generator[bytes, None, bool]:
+    """The text of the next document; returns whether another one follows."""
     document = open_document(text, _Event, where)
     if document is None:
         raise _unsupported(text.head, where)
@@ -98,6 +106,7 @@ def anonymize_kineto(stream: BinaryIO, names: Names, *, where: str) -> Iterator[
     if not is_kineto and not {"schemaVersion", "deviceProperties"} & {*header, *trailer}:
         raise _unsupported(text.head, where)
     yield b"\n]," + _members(trailer) + b'"traceName":"anonymized.pt.trace.json"}\n'
+    return document.is_followed
 
 
 def _unsupported(head: bytes, where: str) -> UnreadableProfileError:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
@@ -102,7 +102,9 @@ _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 # The bracket that closes the array, before the next key, the end of the object or of the file.
 _END_OF_ARRAY = re.compile(rb'(?:\}|^)\s*(\])\s*(?:,\s*"|\}\s*[\[{]|\[\s*\{|\}\s*\Z|\Z)')
 # Where one document ends and another one begins.
-_NEXT_DOCUMENT = re.compile(rb'\}\s*(?=[\[{]\s*["{])')
+_NEXT_DOCUMENT = re.compile(rb'\}\s*(?=[\[{]\s*["{])|\]\s*(?=[\[{]\s*\{)')
+_BETWEEN_BYTES = 64
+"""Where one document ends and another begins fits into this many bytes."""
 _HEADER = b'"schemaVersion"'
 _SPACE = b" \t\r\n"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -133,6 +135,11 @@ class Text:
             self.is_at_end = len(added) < missing
             self.unread += added
 
+    def begin(self) -> None:
+        """Take what is unread for the beginning of another document."""
+        self.fill(HEAD_BYTES)
+        self.head = self.unread[:HEAD_BYTES]
+
     def take(self, size: int) -> bytes:
         """Remove the next bytes from `unread` and return them."""
         taken, self.unread = self.unread[:size], self.unread[size:]
@@ -140,13 +147,14 @@ class Text:
 
 
 class Document(Generic[E]):
-    """A file: its top level, and its events in chunks.
+    """A document of a file: its top level, and its events in chunks.
 
     Attributes:
         envelope: The top level. Keys after the events are filled in once all chunks were read.
         malformed: Number of events dropped so far.
         repaired: Number of chunks repaired so far.
-        is_followed: Whether another document follows, or begins before this one has ended.
+        is_followed: Whether another document follows, which is unread then.
+        is_interleaved: Whether another document begins before this one has ended.
     """
 
     def __init__(self, text: Text, envelope: Envelope, event: type[E], where: str) -> None:
@@ -155,6 +163,7 @@ class Document(Generic[E]):
         self.malformed = 0
         self.repaired = 0
         self.is_followed = False
+        self.is_interleaved = False
         self._text = text
         self._where = where
         self._is_cut_off = False
@@ -165,7 +174,8 @@ class Document(Generic[E]):
     @property
     def is_truncated(self) -> bool:
         """Whether the text read so far ended too early."""
-        return self._is_cut_off or self._text.inflated.is_truncated
+        is_last = not self.is_followed
+        return self._is_cut_off or (is_last and self._text.inflated.is_truncated)
 
     def chunks(self) -> Iterator[list[E]]:
         """All events, a slice at a time.
@@ -284,7 +294,7 @@ class Document(Generic[E]):
         for value in values:
             text = bytes(value)
             if _HEADER in text:
-                self.is_followed = self._is_cut_off = self._is_at_end = True
+                self.is_interleaved = self._is_cut_off = self._is_at_end = True
                 return
             for _ in range(_MAX_BAD_VALUES):
                 try:
@@ -317,24 +327,28 @@ class Document(Generic[E]):
     def _read_tail(self) -> None:
         """Fill in the envelope from the keys after the events."""
         self._is_at_end = True
-        self._text.fill(_MAX_HEADER_BYTES)
-        tail = self._text.take(len(self._text.unread)).lstrip(_SPACE)
-        self._text.inflated.budget.expect_json(tail)
-        if not tail:
-            return
-        tail = tail.removeprefix(b",")
-        trailer = _envelope_of(b"{" + tail)
-        for end in islice(_NEXT_DOCUMENT.finditer(tail), _MAX_CUTS_TRIED):
-            if trailer is not None:
+        text, size, trailer = self._text, HEAD_BYTES, None
+        while trailer is None:
+            text.fill(size)
+            text.unread = text.unread.lstrip(_SPACE).removeprefix(b",")
+            if text.unread.startswith((b"[", b"{")):  # after an array alone
+                self.is_followed = True
+                return
+            text.inflated.budget.expect_json(text.unread)
+            for end in islice(_NEXT_DOCUMENT.finditer(text.unread), _MAX_CUTS_TRIED):
+                trailer = _envelope_of(b"{" + text.unread[: end.start() + 1])
+                if trailer is not None:
+                    self.is_followed = True
+                    text.take(end.end())
+                    break
+            if text.is_at_end or size >= _MAX_HEADER_BYTES:
                 break
-            trailer = _envelope_of(b"{" + tail[: end.start() + 1])
-            self.is_followed = trailer is not None
-        if tail.startswith((b"[", b"{")):  # after an array alone
-            self.is_followed = True
-        elif trailer is None:
+            size *= 4
+        if not self.is_followed:
+            tail = text.take(len(text.unread))
+            trailer = _envelope_of(b"{" + tail) if tail else None
             # Kineto writes a path there without escaping it. All events were read before.
-            self._is_cut_off |= not tail.rstrip().endswith(b"}")
-            return
+            self._is_cut_off |= bool(tail) and trailer is None and not tail.rstrip().endswith(b"}")
         if trailer is None:
             return
         for name in Envelope.__struct_fields__:
@@ -345,9 +359,10 @@ class Document(Generic[E]):
 
 
 def open_document(text: Text, event: type[E], where: str = "") -> Document[E] | None:
-    """Find the events of a file; None if it is not JSON of this form.
+    """Find the events of a document; None if it is not JSON of this form.
 
-    The file is read from its first byte. Each entry of `traceEvents` is decoded to an `event`.
+    The document begins at the first byte that is unread. Each entry of `traceEvents` is decoded to
+    an `event`.
     """
     text.unread = text.unread.lstrip(_SPACE)
     while not text.unread and not text.is_at_end:
@@ -422,6 +437,22 @@ def _cuts(piece: bytes) -> Iterator[tuple[int, int]]:
     yield len(piece), len(piece)
 
 
+def count_documents(stream: BinaryIO, where: str) -> int:
+    """How many documents a file holds, one after another.
+
+    Raises:
+        UnreadableProfileError: If the file is a decompression bomb.
+    """
+    inflated = Inflated(stream, where)
+    count, text = 1, b""
+    while piece := inflated.read(HEAD_BYTES):
+        text += piece
+        ends = [end.end() for end in _NEXT_DOCUMENT.finditer(text)]
+        count += len(ends)
+        text = text[max([len(text) - _BETWEEN_BYTES, *ends]) :]
+    return count
+
+
 def damage_notes(document: Document[Any], malformed: int) -> list[Note]:
     """Notes on damage in a file in Chrome's trace format.
 
@@ -437,13 +468,13 @@ def damage_notes(document: Document[Any], malformed: int) -> list[Note]:
                 "Wait until the profiler has finished writing, or copy the file again.",
             )
         )
-    if document.is_followed:
+    if document.is_interleaved:
         notes.append(
             Note(
                 "several-documents",
                 "warning",
-                "The file holds several documents: several processes wrote into it, or files were "
-                "joined. Only what precedes the second is read.",
+                "Several processes wrote into the file at the same time. Only what precedes the "
+                "second is read.",
                 "Let each rank write a file of its own.",
             )
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import UnreadableProfileError
@@ -52,18 +53,39 @@ from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 _MAX_EVENTS = 2**25
 # A row of all tables takes some hundred bytes.
 _ITEMS_OF_EVENT = 2
+_MOST_DOCUMENTS = 256
+"""Ranks of one job that append to the same file. A trace takes milliseconds, however short."""
 
 
-def read_kineto(stream: BinaryIO, source: Source) -> Trace:
-    """Read a file.
+def read_kineto(stream: BinaryIO, source: Source) -> Iterator[Trace]:
+    """Read a file: a trace for each of its documents.
 
-    The stream is gzipped or not, by content. `source` has what the path says; the file's own
-    statements are added.
+    Processes that append to one file, and files that are joined, leave several. The stream is
+    gzipped or not, by content. `source` has what the path says; the file's own statements are
+    added.
 
     Raises:
         UnreadableProfileError: If it is not a trace of the PyTorch profiler; says what it is.
     """
     text = Text(Inflated(stream, source.path))
+    is_followed, count = True, 0
+    for _ in range(_MOST_DOCUMENTS):
+        trace, is_followed = _read_document(text, source, _MAX_EVENTS - count)
+        yield trace
+        if not is_followed:
+            return
+        count += len(trace.events)
+        text.begin()
+        source = replace(source, rank=None)  # the path speaks for one document
+    raise UnreadableProfileError(
+        f"the file holds more than {_MOST_DOCUMENTS} documents, which no job writes.",
+        where=source.path,
+        hint="Let each rank write a file of its own.",
+    )
+
+
+def _read_document(text: Text, source: Source, most_events: int) -> tuple[Trace, bool]:
+    """The trace of the next document, and whether another one follows."""
     document = open_document(text, event_type(text.head), source.path)
     if document is None:
         raise foreign_error(text.head, source.path)
@@ -72,10 +94,10 @@ def read_kineto(stream: BinaryIO, source: Source) -> Trace:
     for events in document.chunks():
         collector.add(events)
         text.inflated.budget.keep(_ITEMS_OF_EVENT * len(events))
-        _check_count(collector.count, source)
+        _check_count(collector.count, most_events, source)
     collected = collector.finish()
     count = collected.events["name"].size
-    _check_count(count, source)
+    _check_count(count, most_events, source)
     # Other profilers write Kineto's header, too. It only counts for files without events.
     if collected.is_foreign:
         raise foreign_events_error(text.head, list(collected.unknown_categories), source.path)
@@ -83,13 +105,13 @@ def read_kineto(stream: BinaryIO, source: Source) -> Trace:
         raise foreign_error(text.head, source.path)
     if ASCEND_PROCESS in collected.process_names.values():
         raise ascend_error(source.path)
-    return _assemble(assembler, document, collected, source)
+    return _assemble(assembler, document, collected, source), document.is_followed
 
 
-def _check_count(count: int, source: Source) -> None:
-    if count > _MAX_EVENTS:
+def _check_count(count: int, most: int, source: Source) -> None:
+    if count > most:
         raise UnreadableProfileError(
-            f"the trace has more than {_MAX_EVENTS:,} events, too many to analyze at once.",
+            f"the file has more than {_MAX_EVENTS:,} events, too many to analyze at once.",
             where=source.path,
             hint="Record fewer steps: 5 to 20 are enough.",
         )

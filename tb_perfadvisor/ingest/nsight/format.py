@@ -15,7 +15,14 @@ from tb_perfadvisor.ingest.captures import (
     profile_file,
 )
 from tb_perfadvisor.ingest.files.tree import FileEntry
-from tb_perfadvisor.ingest.format import Format, FoundFile, Grouped, Reader, Sniffed
+from tb_perfadvisor.ingest.format import (
+    Format,
+    FoundFile,
+    Grouped,
+    Reader,
+    Sniffed,
+    reader_of_one_trace,
+)
 from tb_perfadvisor.ingest.trace_names import TraceName, parse_trace_name
 
 _ENDING = re.compile(r"\.sqlite(?:\.gz)?$")
@@ -77,7 +84,7 @@ def _name(path: str) -> TraceName:
 def _reader() -> Reader:
     from tb_perfadvisor.ingest.nsight.reader import read_nsight
 
-    return read_nsight
+    return reader_of_one_trace(read_nsight)
 
 
 NSIGHT = Format(

@@ -19,7 +19,7 @@ from tb_perfadvisor.ingest.captures import (
     profile_file,
 )
 from tb_perfadvisor.ingest.files.tree import FileEntry
-from tb_perfadvisor.ingest.format import Format, FoundFile, Grouped, Reader
+from tb_perfadvisor.ingest.format import Format, FoundFile, Grouped, Reader, reader_of_one_trace
 from tb_perfadvisor.ingest.tf_tools.naming import ALL_HOSTS, may_hold_steps, tool_file, tools_of
 
 _WITHOUT_STEPS = (
@@ -83,7 +83,7 @@ def _profile_files(entries: Iterable[FileEntry]) -> tuple[ProfileFile, ...]:
 def _reader() -> Reader:
     from tb_perfadvisor.ingest.tf_tools.reader import read_tf_tools
 
-    return read_tf_tools
+    return reader_of_one_trace(read_tf_tools)
 
 
 TF_TOOLS = Format(

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.corpus
 
 def read(pattern: str) -> Trace:
     path = next(iter(sorted(CORPUS.glob(pattern))))
-    return read_kineto(io.BytesIO(path.read_bytes()), Source(path=path.name, format=""))
+    return next(read_kineto(io.BytesIO(path.read_bytes()), Source(path=path.name, format="")))
 
 
 def union(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -253,7 +253,9 @@ def test_every_file_keeps_the_invariants() -> None:
         if relative.startswith(("expected/", "xprof", "local-bench/")):
             continue
         try:
-            trace = read_kineto(io.BytesIO(path.read_bytes()), Source(path=relative, format=""))
+            trace = next(
+                read_kineto(io.BytesIO(path.read_bytes()), Source(path=relative, format=""))
+            )
         except UnreadableProfileError:
             continue
         read_any += 1
@@ -287,7 +289,7 @@ def test_damaged_files_raise_only_our_errors(seed: int) -> None:
     if chance.random() < 0.5:
         del data[chance.randrange(len(data)) :]
     with suppress(PerfAdvisorError):
-        read_kineto(io.BytesIO(bytes(data)), Source(path="x", format=""))
+        next(read_kineto(io.BytesIO(bytes(data)), Source(path="x", format="")))
 
 
 def test_all_to_alls_are_named_and_a_fifth_of_the_span_is_exposed() -> None:

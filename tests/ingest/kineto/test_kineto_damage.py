@@ -362,7 +362,7 @@ def test_endless_event_is_given_up(
     for limit in ("_MAX_HEADER_BYTES", "_MAX_EVENT_BYTES", "_MAX_EFFORT_BYTES"):
         monkeypatch.setattr(document, limit, 6_000_000)
     with pytest.raises(UnreadableProfileError, match=words):
-        read_kineto(Endless(head, piece), Source(path="x", format=""))
+        next(read_kineto(Endless(head, piece), Source(path="x", format="")))
 
 
 def test_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

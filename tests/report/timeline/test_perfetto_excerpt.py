@@ -106,7 +106,7 @@ def test_our_own_reader_reads_the_same_events() -> None:
     trace = draw(SLOW)
     report, window = analyzed(run_of(trace))
     content = make_excerpt(report, window, None, 0, trace.duration_ns)
-    again = read_kineto(io.BytesIO(content), Source(path="excerpt.json.gz", format=""))
+    again = next(read_kineto(io.BytesIO(content), Source(path="excerpt.json.gz", format="")))
 
     def events_of(trace: Trace, kind: EventKind) -> list[tuple[str, int, int]]:
         rows = np.flatnonzero(trace.events.kind == kind)
