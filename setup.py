@@ -43,7 +43,8 @@ EXTRAS = {
     # its profiler ends the process.
     "tpu": ["jax[tpu]>=0.8"],
     "test": [
-        "pytest>=8.1",
+        # pytest-xdist 3.8 distributes the tests of a group over all processes with 9.2.
+        "pytest>=8.1,<9.2",
         "pytest-xdist>=3.5",
         "distributed>=2023.6",
         "hypothesis>=6.100",

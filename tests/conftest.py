@@ -22,7 +22,10 @@ from tests.support.object_stores import (
 BROWSER = Path(__file__).parent / "browser"
 FRAMEWORKS = Path(__file__).parent / "frameworks"
 # Fixtures that several tests use and that take seconds to make.
-SHARED = {"address", "server", "built", "corpus_document"}
+SHARED = {
+    *("address", "server", "built", "corpus_document"),
+    *("families", "labeled", "losses", "pytorch_loop", "shapes", "three_ranks", "two_ranks"),
+}
 
 # On a busy machine an example may take long and still hold.
 settings.register_profile(

@@ -148,6 +148,7 @@ def run_action(
     return 0, outputs
 
 
+@pytest.mark.nightly
 def test_the_action_and_the_job(project: Path, python: Path, server: Server) -> None:
     record = "perfadvisor run --logdir runs/{} -- python train.py --steps 40 --wait {}"
     inputs = {

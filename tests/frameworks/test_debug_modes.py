@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ import pytest
 from tb_perfadvisor import load
 from tb_perfadvisor.rules.launch.switched_on import DebugMode
 from tb_perfadvisor.signals import Signals
+from tests.support.recording import run
 
 PROGRAM = """
 import sys, torch
@@ -40,17 +38,7 @@ with profile(sys.argv[1], wait=0, warmup=1, active=8) as profiler:
     ],
 )
 def test_a_mode_is_found_when_it_is_on(mode: str, phrase: str | None, tmp_path: Path) -> None:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
-    program = PROGRAM.format(mode=mode)
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run(PROGRAM.format(mode=mode), "torch", tmp_path, str(tmp_path))
     # How much it costs depends on what else the machine does.
     rule = DebugMode({"minimum_share": 0.0})
     found = [finding.summary for finding in rule.check(Signals(load(tmp_path)[0]))]

@@ -5,9 +5,6 @@ Each program runs in its own process, because frameworks are slow to import and 
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from tb_perfadvisor.api import describe_runs
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.event_files.run_scalars import read_run
 from tb_perfadvisor.ingest.event_files.runs import event_runs
+from tests.support.recording import run
 
 pytestmark = pytest.mark.frameworks
 
@@ -55,21 +53,8 @@ model.fit(*data, batch_size=4, epochs=2, validation_data=data, callbacks=[board]
 """
 
 
-def run_program(program: str, framework: str, directory: Path) -> None:
-    if importlib.util.find_spec(framework) is None:
-        pytest.skip(f"{framework} is not installed")
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_pytorch_run_with_a_profile(tmp_path: Path) -> None:
-    run_program(TORCH, "torch", tmp_path / "run")
+    run(TORCH, "torch", tmp_path, str(tmp_path / "run"))
     (described,) = describe_runs(tmp_path)
     assert described.run == "run"
     training = described.training
@@ -83,7 +68,7 @@ def test_pytorch_run_with_a_profile(tmp_path: Path) -> None:
 
 
 def test_keras_run(tmp_path: Path) -> None:
-    run_program(KERAS, "keras", tmp_path)
+    run(KERAS, "keras", tmp_path, str(tmp_path))
     (event_run,) = event_runs(discover(tmp_path)).values()
     assert event_run.run == "."
     tags = set(read_run(event_run).series)

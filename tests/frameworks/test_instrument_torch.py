@@ -5,13 +5,10 @@ Each program runs in its own process, because PyTorch is slow to import and nois
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,8 @@ from tb_perfadvisor import load
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.origins import NODE, node_name
 from tb_perfadvisor.trace import EventKind
+from tests.support import recording
+from tests.support.command import ROOT
 
 MODEL = """
 import json, sys, tempfile, warnings
@@ -74,18 +73,8 @@ FORWARD = [
 
 def run(program: str, *arguments: str, **environment: str) -> Any:
     """What a program prints as JSON on its last line."""
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
-    done = subprocess.run(
-        [sys.executable, "-c", MODEL + program, *arguments],
-        env={**os.environ, "PYTHONWARNINGS": "default", **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    said = recording.run(MODEL + program, "torch", ROOT, *arguments, **environment)
+    lines = [line for line in said.stdout.splitlines() if line.startswith("{")]
     return json.loads(lines[-1])
 
 
@@ -106,13 +95,13 @@ print(json.dumps({"hooks": counts, "left": hooks()}))
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+def labeled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     folder = tmp_path_factory.mktemp("recorded")
     return folder, run(RECORD, str(folder / "runs"))
 
 
-def test_the_profile_lies_where_tensorboard_finds_it(recorded: tuple[Path, Any]) -> None:
-    folder, _ = recorded
+def test_the_profile_lies_where_tensorboard_finds_it(labeled: tuple[Path, Any]) -> None:
+    folder, _ = labeled
     (path,) = (folder / "runs").iterdir()
     assert path.name.endswith(".pt.trace.json.gz")
     ((trace,),) = (run.traces for run in load(folder))
@@ -124,8 +113,8 @@ def test_the_profile_lies_where_tensorboard_finds_it(recorded: tuple[Path, Any])
     assert len(trace.rows(EventKind.PYTHON)) == 0
 
 
-def test_labels_name_the_modules_of_backward_operators(recorded: tuple[Path, Any]) -> None:
-    folder, _ = recorded
+def test_labels_name_the_modules_of_backward_operators(labeled: tuple[Path, Any]) -> None:
+    folder, _ = labeled
     signals = Signals(load(folder)[0])
     trace, found = signals.trace, signals.origins
     nodes = Counter(
@@ -142,14 +131,14 @@ def test_labels_name_the_modules_of_backward_operators(recorded: tuple[Path, Any
     assert nodes["MeanBackward0", None] == 3
 
 
-def test_marks_alone_tell_it_too(recorded: tuple[Path, Any]) -> None:
+def test_marks_alone_tell_it_too(labeled: tuple[Path, Any]) -> None:
     # As if the profile had begun after the forward pass: no node knows its forward operator.
     import numpy as np
     from msgspec.structs import fields, replace
 
     from tb_perfadvisor.trace.tables import EventTable, make_table
 
-    folder, _ = recorded
+    folder, _ = labeled
     run_ = load(folder)[0]
     (trace,) = run_.traces
     columns = {item.name: getattr(trace.events, item.name) for item in fields(EventTable)}
@@ -163,8 +152,8 @@ def test_marks_alone_tell_it_too(recorded: tuple[Path, Any]) -> None:
     assert linear == {"blocks.0.fc (Linear)": 3, "blocks.1.fc (Linear)": 3, "head (Linear)": 3}
 
 
-def test_without_a_profiler_only_the_model_has_hooks(recorded: tuple[Path, Any]) -> None:
-    _, result = recorded
+def test_without_a_profiler_only_the_model_has_hooks(labeled: tuple[Path, Any]) -> None:
+    _, result = labeled
     # Two waiting steps and one of warm-up, three recorded ones, two after them; eight modules.
     assert result["hooks"] == [2, 2, 2, 16, 16, 16, 2, 2]
     assert result["left"] == 0
@@ -213,7 +202,7 @@ print(json.dumps(said))
 """
 
 
-@cache
+@pytest.fixture(scope="module")
 def shapes() -> Any:
     return run(SHAPES)
 
@@ -222,8 +211,8 @@ def forward(names: list[str]) -> list[str]:
     return [name for name in names if name.startswith("nn.Module: ")]
 
 
-def test_a_plain_model() -> None:
-    names = shapes()["plain"]
+def test_a_plain_model(shapes: Any) -> None:
+    names = shapes["plain"]
     assert forward(names) == FORWARD
     begun = [name for name in names if name.startswith("nn.Module backward: ")]
     # The backward pass goes the other way; the model's last node is its head's.
@@ -231,29 +220,29 @@ def test_a_plain_model() -> None:
     assert begun[1] == "nn.Module backward: Net"
     assert begun[-1] == "nn.Module backward: blocks.0.fc (Linear)"
     assert "nn.Module backward done: blocks.1.act (ReLU)" in names
-    assert shapes()["removed"] == []
+    assert shapes["removed"] == []
 
 
-def test_data_parallel_and_sharded_models_have_the_names_of_the_plain_one() -> None:
-    assert forward(shapes()["ddp"]) == ["nn.Module: DistributedDataParallel", *FORWARD]
-    if shapes()["fsdp"] is not None:
-        assert forward(shapes()["fsdp"]) == FORWARD
+def test_data_parallel_and_sharded_models_have_the_names_of_the_plain_one(shapes: Any) -> None:
+    assert forward(shapes["ddp"]) == ["nn.Module: DistributedDataParallel", *FORWARD]
+    if shapes["fsdp"] is not None:
+        assert forward(shapes["fsdp"]) == FORWARD
 
 
-def test_a_container_that_is_never_called_labels_what_is() -> None:
+def test_a_container_that_is_never_called_labels_what_is(shapes: Any) -> None:
     wanted = [
         name.replace(": Net", ": critic (Net)").replace(": blocks", ": critic.blocks")
         for name in FORWARD[:-1]
     ]
-    assert forward(shapes()["container"]) == [*wanted, "nn.Module: critic.head (Linear)"]
+    assert forward(shapes["container"]) == [*wanted, "nn.Module: critic.head (Linear)"]
 
 
-def test_a_forward_pass_that_raises_leaves_no_range_open() -> None:
-    assert forward(shapes()["raised"]) == FORWARD
+def test_a_forward_pass_that_raises_leaves_no_range_open(shapes: Any) -> None:
+    assert forward(shapes["raised"]) == FORWARD
 
 
-def test_what_checkpointing_computes_anew_is_labeled_again() -> None:
-    assert shapes()["checkpoint"] == 2
+def test_what_checkpointing_computes_anew_is_labeled_again(shapes: Any) -> None:
+    assert shapes["checkpoint"] == 2
 
 
 COMPILED = """

@@ -6,14 +6,16 @@ No loop marks its steps unless its name says so.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor.api import analyze, load
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device.memory_use import memory_categories
-from tests.support.recording import record, run
+from tests.support.recording import run
 
 TORCH = """
 import json, sys, time, torch
@@ -138,9 +140,22 @@ json.dump((end - begin) / 8, open(f"{folder}/clock.txt", "w"))
 """
 
 
-def steps_of(script: str, module: str, folder: Path, loop: str) -> int:
+@pytest.fixture(scope="module")
+def pytorch_loop(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The recording of each loop of PyTorch, made once."""
+
+    @cache
+    def recorded(loop: str) -> Path:
+        folder = tmp_path_factory.mktemp("loop")
+        run(TORCH, "torch", folder, str(folder), loop)
+        return folder
+
+    return recorded
+
+
+def steps_of(folder: Path) -> int:
     """The number of steps, each as long as the program's clock says."""
-    report = record(script, module, folder, loop)
+    report = analyze(folder)
     measured: float = json.loads((folder / "clock.txt").read_text())
     # Ends of the recording may lie a few milliseconds from the stamps on a busy machine.
     assert report.overview.step_time_ns == pytest.approx(measured, rel=0.2)
@@ -154,25 +169,24 @@ def steps_of(script: str, module: str, folder: Path, loop: str) -> int:
         "in backward",
     ],
 )
-def test_loops_of_pytorch(loop: str, tmp_path: Path) -> None:
+def test_loops_of_pytorch(loop: str, pytorch_loop: Callable[[str], Path]) -> None:
     # From the end of one update to the end of the next: nine, between ten.
-    assert steps_of(TORCH, "torch", tmp_path, loop) == (10 if loop == "numbered" else 9)
+    assert steps_of(pytorch_loop(loop)) == (10 if loop == "numbered" else 9)
 
 
 @pytest.mark.parametrize("loop", ["lagged", "asynchronous", "synchronous", "model calls"])
 def test_loops_of_jax(loop: str, tmp_path: Path) -> None:
     # Nothing closes the last iteration of what is not marked.
-    assert steps_of(JAX, "jax", tmp_path, loop) == (7 if loop == "model calls" else 8)
+    run(JAX, "jax", tmp_path, str(tmp_path), loop)
+    assert steps_of(tmp_path) == (7 if loop == "model calls" else 8)
 
 
-def test_memory_is_for_the_same_with_and_without_a_closure(tmp_path: Path) -> None:
+def test_memory_is_for_the_same_with_and_without_a_closure(
+    pytorch_loop: Callable[[str], Path],
+) -> None:
     found = []
     for loop in ("plain", "closure"):
-        folder = tmp_path / loop
-        folder.mkdir()
-        done = run(TORCH, "torch", folder, str(folder), loop)
-        assert done.returncode == 0, done.stderr[-2000:]
-        (recorded,) = load(folder)
+        (recorded,) = load(pytorch_loop(loop))
         categories = memory_categories(Signals(recorded))
         assert categories is not None
         found.append(categories.at_peak)

@@ -202,8 +202,12 @@ def test_a_timeline_of_tensorflow_1(tmp_path: Path) -> None:
 
 EXPORT = """
 import pathlib, sys
-from jax._src.lib import _profiler
-_profiler.ProfilerSession().export(pathlib.Path(sys.argv[1]).read_bytes(), sys.argv[2])
+try:
+    from jax._src.lib import _profiler
+    export = _profiler.ProfilerSession().export
+except (ImportError, AttributeError):
+    sys.exit(print("no exporter"))
+export(pathlib.Path(sys.argv[1]).read_bytes(), sys.argv[2])
 """
 
 
@@ -212,10 +216,8 @@ def test_exports_written_for_tests_are_as_jax_writes_them(drawing: str, tmp_path
     data = write_xplane(draw(drawing, framework="jax"))
     (tmp_path / "h.xplane.pb").write_bytes(data)
     arguments = [str(tmp_path / "h.xplane.pb"), str(tmp_path / "exported")]
-    done = run(EXPORT, "jax", tmp_path, *arguments)
-    if "ImportError" in done.stderr or "AttributeError" in done.stderr:
+    if "no exporter" in run(EXPORT, "jax", tmp_path, *arguments).stdout:
         pytest.skip("this version of JAX has no exporter that can be called")
-    assert done.returncode == 0, done.stderr[-2000:]
     (path,) = tmp_path.rglob("*.trace.json.gz")
     assert _events(gzip.decompress(path.read_bytes())) == _events(export_space(data))
 

@@ -16,12 +16,13 @@ import pytest
 
 from tb_perfadvisor.api import analyze_all
 from tb_perfadvisor.ingest.recordings import split_step
+from tests.support.recording import QUIET
 
 TORCH = """
 import torch
 net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(300):
+for _ in range(150):
     optimizer.zero_grad()
     net(torch.ones(8, 64)).sum().backward()
     optimizer.step()
@@ -58,7 +59,7 @@ class Trainer:
             torch.nn.utils.clip_grad_norm_(part.parameters(), 1.0, foreach=True)
         self.optimizers.step()
     def train(self):
-        while self.step < 240:
+        while self.step < 120:
             self.step += 1
             self.train_step()
 
@@ -72,7 +73,7 @@ x = torch.randn(256, 64)
 if is_whole:
     net, x = net.to(torch.bfloat16), x.to(torch.bfloat16)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(300):
+for _ in range(120):
     optimizer.zero_grad()
     with torch.autocast("cpu", torch.bfloat16, enabled=not is_whole):
         y = net(x)
@@ -87,15 +88,6 @@ x = np.ones((800, 16), "float32")
 for _ in range(2):
     model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0)
 """
-JAX = """
-import time, jax, jax.numpy as jnp
-train = jax.jit(lambda x: jnp.tanh(x @ x) / 64.0)
-x, began = jnp.ones((64, 64)), time.time()
-while time.time() - began < 10:
-    x = train(x).block_until_ready()
-    time.sleep(0.002)
-"""
-
 # It goes on until the command was told what came of recording it.
 LOSSES = """
 import json, os, pathlib, time
@@ -159,7 +151,7 @@ def recorded_and_printed(
     command += ["--every", "60", "--after", "2", "--", sys.executable, "-c", program]
     done = subprocess.run(
         command,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", **environment},
+        env={**os.environ, **QUIET, **environment},
         capture_output=True,
         text=True,
         timeout=300,
@@ -180,7 +172,7 @@ def test_steps_of_the_optimizer(tmp_path: Path) -> None:
         assert report.workload.mode == "training", report.workload
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("is_whole", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_tensors_of_programs_in_sixteen_bits_are_looked_at(is_whole: bool, tmp_path: Path) -> None:
     recorded(SIXTEEN_BITS.format(is_whole=is_whole), "torch", tmp_path)
     for path in tmp_path.rglob("*.perfadvisor.json"):
@@ -210,7 +202,9 @@ def test_a_step_of_several_optimizers_is_one_step(tmp_path: Path) -> None:
     assert names["Optimizer.step#Container.step"] == len(marks)
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.nightly), "torch"]
+)
 def test_batches_of_fit(backend: str, tmp_path: Path) -> None:
     assert "kept in" in recorded(KERAS, backend, tmp_path, KERAS_BACKEND=backend)
     # Steps count on from one call of fit to the next: two times two epochs of 100 batches.
@@ -221,9 +215,18 @@ def test_batches_of_fit(backend: str, tmp_path: Path) -> None:
         assert any(each.get("examined") for each in facts)
 
 
-def test_jax_is_recorded_by_time(tmp_path: Path) -> None:
-    assert "by time" in recorded(JAX, "jax", tmp_path)
-    reports = analyze_all(tmp_path)
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A recorded program of JAX, and what the command and the program printed."""
+    folder = tmp_path_factory.mktemp("losses")
+    return folder, *recorded_and_printed(LOSSES, "jax", folder)
+
+
+def test_jax_is_recorded_by_time(losses: tuple[Path, str, str]) -> None:
+    folder, said, _ = losses
+    assert "by time" in said
+    assert "kept in" in said
+    reports = analyze_all(folder)
     assert {report.framework for report in reports} == {"jax"}
     assert [report for report in reports if report.steps.used > 3]
 
@@ -233,7 +236,9 @@ def test_a_program_of_jax_that_ends_at_once_is_told_so(tmp_path: Path) -> None:
     assert "imported JAX, but ended before it had computed for a moment" in said
 
 
-def test_a_profiler_that_would_end_the_program_is_not_started(tmp_path: Path) -> None:
+def test_a_profiler_that_would_end_the_program_is_not_started(
+    tmp_path: Path, losses: tuple[Path, str, str]
+) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
@@ -241,11 +246,9 @@ def test_a_profiler_that_would_end_the_program_is_not_started(tmp_path: Path) ->
     library = str(tmp_path / "libtpu.so")
     command = [compiler, "-w", "-shared", "-fPIC", "-o", library, str(tmp_path / "libtpu.c")]
     subprocess.run(command, check=True)
-    without = recorded_and_printed(LOSSES, "jax", tmp_path / "without")
     given = {"TPU_LIBRARY_PATH": library, "JAX_PLATFORMS": ""}
     said, printed = recorded_and_printed(LOSSES, "jax", tmp_path / "with", **given)
     assert printed.startswith("loss ")
-    assert printed == without[1]
-    assert "kept in" in without[0]
+    assert printed == losses[2]
     assert "would end the program with signal 11 (SIGSEGV)" in said
     assert "or set JAX_PLATFORMS=cpu." in said

@@ -6,10 +6,6 @@ the same time, so that other load of the machine is in both.
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,24 +13,21 @@ import pytest
 from recorded_steps.timing import Times
 from tb_perfadvisor import analyze
 from tests.support.command import ROOT
+from tests.support.recording import run
+
+PROGRAM = """
+import runpy, sys
+sys.path.insert(0, {benchmarks!r})
+runpy.run_module("recorded_steps.{module}", run_name="__main__")
+"""
 
 
 def ratio_of(directory: Path, module: str, *arguments: object) -> tuple[float, int]:
     """Reported ÷ measured step time of one recording, and how many steps were used."""
     framework = "jax" if module.startswith("jax") else "tensorflow"
-    if importlib.util.find_spec(framework) is None:
-        pytest.skip(f"{framework} is not installed")
-    path = os.pathsep.join((str(ROOT / "benchmarks"), str(ROOT)))
     name, form, *counts = map(str, arguments)
-    done = subprocess.run(
-        [sys.executable, "-m", f"recorded_steps.{module}", name, form, str(directory), *counts],
-        env={**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    program = PROGRAM.format(benchmarks=str(ROOT / "benchmarks"), module=module)
+    run(program, framework, directory, name, form, str(directory), *counts)
     report = analyze(directory)
     assert report.overview.step_time_ns is not None
     recorded_ns = Times.read(directory).recorded_step_ns

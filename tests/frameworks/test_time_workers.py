@@ -58,8 +58,7 @@ assert type(time_workers(alone)) is torch.utils.data.DataLoader
 
 
 def test_a_profile_tells_what_batches_took_in_their_workers(tmp_path: Path) -> None:
-    done = run(RECORD, "torch", tmp_path, str(tmp_path))
-    assert done.returncode == 0, done.stderr[-3000:]
+    run(RECORD, "torch", tmp_path, str(tmp_path))
     batches = worker_batches(Signals(load(tmp_path / "runs")[0]))
     assert batches is not None
     assert batches.workers == 2
@@ -102,8 +101,7 @@ with profile(str(folder / "runs"), wait=4, warmup=2, active=8) as profiler:
 
 
 def test_recorded_workers_that_wait_for_many_files_are_found_and_shown(tmp_path: Path) -> None:
-    done = run(MANY_FILES, "torch", tmp_path, str(tmp_path))
-    assert done.returncode == 0, done.stderr[-3000:]
+    run(MANY_FILES, "torch", tmp_path, str(tmp_path))
     report = analyze(tmp_path / "runs", Config(with_views=True))
     (finding,) = [each for each in report.findings if each.rule_id == "small-file-reads"]
     assert "16 files for each batch (1 per sample" in finding.summary

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from tb_perfadvisor import load
 from tb_perfadvisor.rules.launch.compilation import GraphBreaks, Recompilation
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions, graph_breaks
 from tb_perfadvisor.signals.recording.availability import why_missing
+from tests.support.recording import run
 
 PROGRAM = """
 import sys, torch
@@ -37,23 +33,20 @@ with profile(sys.argv[1], wait=0, warmup=2, active=4) as profiler:
 
 
 def recorded(directory: Path, between: str = "pass", length: str = "32") -> Signals:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
-    program = PROGRAM.format(between=between, length=length)
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run(PROGRAM.format(between=between, length=length), "torch", directory, str(directory))
     return Signals(load(directory)[0])
+
+
+def steps_of(signals: Signals) -> int:
+    """Four; on a busy machine, PyTorch may miss the begin of the first one."""
+    steps = len(signals.steps)
+    assert steps in (3, 4)
+    return steps
 
 
 def test_graph_breaks_are_counted(tmp_path: Path) -> None:
     signals = recorded(tmp_path, between="torch._dynamo.graph_break()")
-    assert len(graph_breaks(signals).row) == 3 * 4
+    assert len(graph_breaks(signals).row) == 3 * steps_of(signals)
     assert set(compiled_regions(signals).frame.tolist()) == {0, 1, 2, 3}
     # What computes in a region on the CPU is not recorded: the rule makes no claim.
     assert Need.DEVICE_EVENTS in GraphBreaks.needs
@@ -62,11 +55,16 @@ def test_graph_breaks_are_counted(tmp_path: Path) -> None:
 
 def test_a_whole_graph_has_none(tmp_path: Path) -> None:
     signals = recorded(tmp_path)
-    assert len(compiled_regions(signals).row) == 4
+    assert len(compiled_regions(signals).row) == steps_of(signals)
     assert not compiled_regions(signals).is_resumed.any()
 
 
 def test_changing_lengths_are_named(tmp_path: Path) -> None:
-    (finding,) = Recompilation().check(recorded(tmp_path, length="32 + i"))
-    assert "4 of 4 steps compile" in finding.summary
-    assert "4 shapes (34 × 64, 35 × 64, 36 × 64, …)" in finding.summary
+    signals = recorded(tmp_path, length="32 + i")
+    steps = steps_of(signals)
+    (finding,) = Recompilation().check(signals)
+    assert f"{steps} of {steps} steps compile" in finding.summary
+    # Of the steps 2 to 5.
+    shapes = [f"{32 + number} × 64" for number in range(6 - steps, 6)]
+    listed = ", ".join([*shapes[:3], "…"][:steps])
+    assert f"{steps} shapes ({listed})" in finding.summary

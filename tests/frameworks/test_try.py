@@ -132,16 +132,22 @@ def test_a_faster_change_is_proved(tmp_path: Path, checkout: Path) -> None:
     ("changes", "reason"),
     [
         ([("batch_size=8", "batch_size=4")], "input elements: 128 per step instead of 256"),
-        (
+        pytest.param(
             [("        loss.backward()", "        if number % 2: loss.backward()")],
             # As many steps as fit in are counted, and their number may be odd.
             r"backward passes: 0\.(5|49|50)\d* per step instead of 1",
+            marks=pytest.mark.nightly,
         ),
-        (
+        pytest.param(
             [("        optimizer.step()", "        if number % 2: optimizer.step()")],
             r"optimizer steps: 0\.(5|49|50)\d* times as many for the same samples",
+            marks=pytest.mark.nightly,
         ),
-        ([("(net(batch), target)", "(net(batch), target) / 2")], "loss: differs by"),
+        pytest.param(
+            [("(net(batch), target)", "(net(batch), target) / 2")],
+            "loss: differs by",
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_skipped_work_is_refused(
@@ -213,6 +219,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 def test_records_tries_and_shows_what_was_proved(tmp_path: Path, checkout: Path) -> None:
     (checkout / "train.py").write_text(LOADING)
     before = state(checkout)
