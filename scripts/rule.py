@@ -42,13 +42,11 @@ class {class_name}(Rule):
 
     id = "{rule_id}"
     title = "TODO: what to do, as an imperative"
-    category = "{category}"
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS)
 
     minimum_share = Limit(0.01, "share", "TODO: why less than this is not worth a change.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when TODO."""
         # 1. Read signals: import a function from tb_perfadvisor.signals, call it on `signals`.
         # 2. Return if it shows nothing, or if `self.is_minor(total_ns, signals)`.
         # 3. Yield a Finding with a summary, a Saving, evidence and

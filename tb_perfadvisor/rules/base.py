@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import ClassVar, Literal, overload
+from typing import ClassVar, Literal, cast, overload
 
 from msgspec import Struct
 
@@ -68,6 +68,7 @@ class Rule(ABC):
     title: ClassVar[str]
     """An imperative."""
     category: ClassVar[Category]
+    """The folder of the rule's module; rules of other packages say it."""
     needs: ClassVar[tuple[Need, ...]] = ()
     """Signals without which the rule is not applicable."""
     look: ClassVar[Look | None] = None
@@ -90,6 +91,12 @@ class Rule(ABC):
     """Until the rule has fired on a real or recorded profile."""
     minimum_share: ClassVar[Limit]
     """The share of the step that a finding must concern; for rules that ask `is_minor`."""
+
+    def __init_subclass__(cls) -> None:
+        """Take the category of one of our rules from its folder."""
+        package, _, folder = cls.__module__.rpartition(".")[0].rpartition(".")
+        if f"{package}.base" == __name__:
+            cls.category = cast("Category", folder)
 
     def __init__(self, settings: Mapping[str, float] | None = None) -> None:
         """Take the limits' values from settings, `{name: value}`, else from the class.

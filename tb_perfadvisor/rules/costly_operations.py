@@ -53,7 +53,6 @@ class CostlyOperations(Rule):
     arrays that they exchange.
     """
 
-    category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     activity: ClassVar[str]

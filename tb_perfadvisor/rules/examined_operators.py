@@ -30,7 +30,6 @@ class ExaminedOperators(Rule):
     take in the recorded ones: see `examined_work`.
     """
 
-    category = "compute"
     needs: ClassVar[tuple[Need, ...]] = (
         *(Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.EXAMINED_STEPS),
     )

@@ -30,7 +30,6 @@ class FasterOperations(Rule):
     size.
     """
 
-    category = "xla"
     needs: ClassVar[tuple[Need, ...]] = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS, Need.PROGRAMS)
 
     noun: ClassVar[str]

@@ -156,7 +156,6 @@ class Straggler(Rule):
 
     id = "straggler"
     title = "Speed up the ranks that hold up the others"
-    category = "communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.SEVERAL_RANKS)
     is_preview = False
 
@@ -165,7 +164,6 @@ class Straggler(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when late ranks cost a good part of the step."""
         delays = lateness(signals)
         if delays is None or not delays.late:
             return
@@ -293,7 +291,6 @@ class ExpertImbalance(Rule):
 
     id = "expert-imbalance"
     title = "Balance the tokens across experts"
-    category = "communication"
     refines = "straggler"
     needs = (Need.WORK, Need.COLLECTIVES, Need.ALL_RANKS, Need.SENT_SIZES)
     is_preview = False
@@ -307,7 +304,6 @@ class ExpertImbalance(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when ranks with more tokens hold up the others."""
         load = expert_load(signals)
         if load is None or load.collectives < self.minimum_count:
             return

@@ -85,7 +85,6 @@ class ExposedCommunication(Rule):
 
     id = "exposed-communication"
     title = "Hide communication behind compute"
-    category = "communication"
     reads_sums = True
     needs = (Need.WORK, Need.COLLECTIVES)
     is_preview = False
@@ -95,7 +94,6 @@ class ExposedCommunication(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when a good part of the step only communicates."""
         attribution, collectives = signals.attribution, collectives_of(signals)
         communicating = attribution.intervals[Cause.COMMUNICATION]
         exposed_ns = total_ns(communicating)
@@ -242,14 +240,12 @@ class LateAllGather(Rule):
 
     id = "late-all-gather"
     title = "Prefetch sharded parameters one layer ahead"
-    category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.STEPS)
 
     minimum_share = Limit(0.02, "share", "The first gathers of a step are always exposed.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the all-gathers of a sharded program are exposed."""
         collectives = collectives_of(signals)
         gathers = collectives.of("all-gather") & _of_shards(signals)
         if not gathers.any():
@@ -324,7 +320,6 @@ class LateGradientBucket(Rule):
 
     id = "late-gradient-bucket"
     title = "Shrink the last gradient bucket"
-    category = "communication"
     refines = "exposed-communication"
     needs = (Need.PYTORCH, Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.STEPS)
     is_preview = False
@@ -338,7 +333,6 @@ class LateGradientBucket(Rule):
     """A bucket of 2.5 MB instead of 25 MB is still sent last."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when only the last all-reduce of each step is exposed."""
         collectives = collectives_of(signals)
         if not any(map(workload(signals).has, _WITH_BUCKETS)):
             return
@@ -415,14 +409,12 @@ class PipelineBubble(Rule):
 
     id = "pipeline-bubble"
     title = "Shrink the pipeline bubble"
-    category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.STEPS)
 
     minimum_share = Limit(0.05, "share", "Every pipeline has a bubble of a few percent.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when a stage waits long for its neighbors."""
         collectives = collectives_of(signals)
         messages = collectives.of(*_BETWEEN_STAGES) & has_role(signals, Role.PIPELINE)
         communication = signals.attribution.intervals[Cause.COMMUNICATION]

@@ -40,13 +40,11 @@ class DataParallel(Rule):
 
     id = "data-parallel"
     title = "Replace nn.DataParallel with one process per device"
-    category = "communication"
     needs = (Need.WORK, Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.STEPS, Need.PYTORCH)
 
     minimum_share = Limit(0.02, "share", "A smaller gain does not justify a new launch script.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when DataParallel feeds several devices."""
         trace, attribution = signals.trace, signals.attribution
         if signals.device.used < 2 or len(_named(trace, (_FORWARD,))) == 0:
             return
@@ -115,14 +113,12 @@ class DdpBufferBroadcast(Rule):
 
     id = "ddp-buffer-broadcast"
     title = "Do not broadcast buffers in every forward pass"
-    category = "communication"
     needs = (Need.PYTORCH, Need.DEVICE_EVENTS, Need.HOST_EVENTS)
     is_preview = False
 
     minimum_share = Limit(0.01, "share", "A few buffers take less, and changing them needs care.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits for broadcasts of buffers."""
         broadcasts = buffer_broadcasts(signals)
         if not broadcasts.forwards:
             return
@@ -178,7 +174,6 @@ class RedundantAllReduce(Rule):
 
     id = "redundant-all-reduce"
     title = "Reduce gradients once per optimizer step"
-    category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.STEPS, Need.HOST_EVENTS)
     is_preview = False
@@ -186,7 +181,6 @@ class RedundantAllReduce(Rule):
     minimum_share = Limit(0.01, "share", "A smaller gain does not justify a second code path.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when every micro-batch reduces gradients."""
         rounds = micro_batches(signals)
         collectives, steps = collectives_of(signals), signals.steps
         all_reduces = collectives.of("all-reduce")
@@ -243,13 +237,11 @@ class ReplicatedOptimizer(Rule):
 
     id = "replicated-optimizer"
     title = "Let each rank update only a share of the parameters"
-    category = "communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.STEPS, Need.PYTORCH)
 
     minimum_share = Limit(0.03, "share", "Sharding is a larger change than an argument.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when sharding the updates would gain more than gathering costs."""
         updates = replicated_updates(signals)
         if updates is None:
             return

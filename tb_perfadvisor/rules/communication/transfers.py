@@ -45,7 +45,6 @@ class LongAllReduce(Rule):
 
     id = "long-all-reduce"
     title = "Speed up all-reduces that are slow for their size"
-    category = "communication"
     refines = "exposed-communication"
     reads_sums = True
     needs = (Need.WORK, Need.COLLECTIVES, Need.COLLECTIVE_SIZES, Need.LINK_BANDWIDTH)
@@ -62,7 +61,6 @@ class LongAllReduce(Rule):
     """NCCL's own model assumes 0.5 to 3.4 microseconds per hop of a ring over NVLink."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when all-reduces far exceed their expected time."""
         collectives = collectives_of(signals)
         all_reduces = collectives.of("all-reduce")
         if not all_reduces.any():
@@ -177,7 +175,6 @@ class SlowLink(Rule):
 
     id = "slow-link"
     title = "Find out why large messages use so little of the link"
-    category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.COLLECTIVE_SIZES, Need.LINK_BANDWIDTH)
     is_preview = False
@@ -192,7 +189,6 @@ class SlowLink(Rule):
     minimum_share = Limit(0.02, "share", "A smaller gain does not justify debugging the network.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when large messages are slow."""
         collectives, wire = collectives_of(signals), wire_bytes(signals)
         link = link_of_group(signals)
         taken_ns = time_without_waiting(signals)
@@ -263,7 +259,6 @@ class SmallMessages(Rule):
 
     id = "small-messages"
     title = "Combine small collectives into larger ones"
-    category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.COLLECTIVES)
     is_preview = False
@@ -277,7 +272,6 @@ class SmallMessages(Rule):
     minimum_share = Limit(0.005, "share", "A smaller gain is not worth the code.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the small collectives of a step add up."""
         collectives = collectives_of(signals)
         if signals.trace.totals is not None:
             return
@@ -369,13 +363,11 @@ class HostBackend(Rule):
 
     id = "host-backend"
     title = "Run collectives on the device, not on the host"
-    category = "communication"
     needs = (Need.WORK, Need.DEVICE_EVENTS, Need.COLLECTIVES)
 
     minimum_share = Limit(0.02, "share", "A barrier or a flag on the host takes less.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device idles during host collectives."""
         collectives, events = collectives_of(signals), signals.trace.events
         on_host = events.kind[collectives.row] == EventKind.HOST_COLLECTIVE
         if not on_host.any():
@@ -445,7 +437,6 @@ class FullPrecisionGradients(Rule):
 
     id = "full-precision-gradients"
     title = "Send gradients in 16 bits"
-    category = "communication"
     refines = "exposed-communication"
     needs = (Need.WORK, Need.COLLECTIVES, Need.KERNEL_PRECISION)
     is_preview = False
@@ -455,7 +446,6 @@ class FullPrecisionGradients(Rule):
     minimum_share = Limit(0.01, "share", "A smaller gain is not worth the numerical risk.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when 32-bit reductions are exposed in a 16-bit program."""
         shares = signals.compute_shares
         narrow = 0.0 if shares is None else shares.get(Precision.BITS_16, 0.0)
         if narrow < self.minimum_16_bit_share or workload(signals).has(Part.FORWARD_ONLY):

@@ -52,7 +52,6 @@ class PaddedGraphBatch(Rule):
 
     id = "padded-graph-batch"
     title = "Record graphs for the batch sizes that occur"
-    category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
 
     minimum_share = Limit(0.02, "share", "Less is not worth the memory of more graphs.")
@@ -61,7 +60,6 @@ class PaddedGraphBatch(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when padding to a graph's size takes time."""
         steps = server_steps(signals)
         if steps is None:
             return
@@ -154,7 +152,6 @@ class SmallDecodeBatch(Rule):
 
     id = "small-decode-batch"
     title = "Decode more requests in each step"
-    category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.PEAKS)
 
     minimum_steps = 8
@@ -166,7 +163,6 @@ class SmallDecodeBatch(Rule):
     """Close to the limit of the arithmetic units, more requests take longer."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when decode steps hardly depend on their batch."""
         steps = server_steps(signals)
         if steps is None or not steps.is_periodic:
             return
@@ -261,7 +257,6 @@ class Recompute(Rule):
 
     id = "recompute"
     title = "Keep activations instead of recomputing them"
-    category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.ORIGINS)
     needs_on_cpu = (Need.WORK, Need.XLA_OPERATIONS)
     is_preview = False
@@ -279,7 +274,6 @@ class Recompute(Rule):
     """If not even every fourth block fits, little is gained for a tight memory."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when much is recomputed and much memory is or may be free."""
         recomputed, memory = recomputation(signals), signals.memory
         if signals.device.is_host_only:
             yield from self._on_the_cpu(signals, recomputed)

@@ -53,7 +53,6 @@ class DroppedGradients(ExaminedOperators):
         return 0.7, 1.0, 1.25
 
     def describe(self, observed: Observed, cost: str) -> str:
-        """Of what."""
         return (
             f"{cost} goes into gradients that no update uses, mostly of what"
             f" {place_of_observed(observed)} computes. Detach that result where it is only an"

@@ -110,7 +110,6 @@ class UnfusedAttention(Rule):
 
     id = "unfused-attention"
     title = "Use a fused attention kernel"
-    category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.PYTORCH)
     is_preview = False
 
@@ -123,7 +122,6 @@ class UnfusedAttention(Rule):
     """Any fused kernel takes several microseconds to start and end."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when unfused attention takes much longer than a fused kernel."""
         yield from self._with_shapes(signals)
         yield from self._by_order(signals)
 
@@ -237,7 +235,6 @@ class UnfusedOperators(Rule):
 
     id = "unfused-operators"
     title = "Fuse memory-bound operators"
-    category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.PYTORCH)
     is_preview = False
 
@@ -246,7 +243,6 @@ class UnfusedOperators(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when fusing operators would save a good part of the step."""
         work = fusible_work(signals)
         now_ns = signals.trace.events.duration_ns[work.rows]
 
@@ -287,7 +283,6 @@ class RedundantCopies(Rule):
 
     id = "redundant-copies"
     title = "Avoid unnecessary tensor copies on the device"
-    category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.LAUNCH_LINKS)
     is_preview = False
 
@@ -296,7 +291,6 @@ class RedundantCopies(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when copies take a good part of the step."""
         copies = tensor_copies(signals)
         is_apart = ~is_in(copies.rows, fusible_work(signals).rows)
         rows, operators = copies.rows[is_apart], copies.operators[is_apart]
@@ -327,7 +321,6 @@ class LayoutConversion(Rule):
 
     id = "layout-conversion"
     title = "Keep tensors in one memory layout"
-    category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS)
     is_preview = False
 
@@ -339,7 +332,6 @@ class LayoutConversion(Rule):
     minimum_share = Limit(0.01, "share", "A smaller gain does not justify changing the layout.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when conversions take a good part of the device's time."""
         rows = layout_conversions(signals)
         worst_ns = signals.trace.events.duration_ns[rows] // 2
         saving = faster_device_work(
@@ -365,7 +357,6 @@ class GatheredWeights(Rule):
 
     id = "gathered-weights"
     title = "Multiply rows that share a matrix together"
-    category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.LAUNCH_LINKS, Need.SHAPES, Need.PYTORCH)
     is_preview = False
 
@@ -374,7 +365,6 @@ class GatheredWeights(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when copies of matrices take a good part of the step."""
         found, events = gathered_matrices(signals), signals.trace.events
         if not len(found.rows):
             return
@@ -404,7 +394,6 @@ class ChannelsFirstOnCpu(Rule):
 
     id = "channels-first-on-cpu"
     title = "Keep images with their channels last"
-    category = "compute"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.CPU_PROGRAM)
     is_preview = False
 
@@ -413,7 +402,6 @@ class ChannelsFirstOnCpu(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when pooling and normalizing take long enough."""
         form = in_channels_last(signals)
         if form is None or self.is_minor(form.expected_ns, signals):
             return

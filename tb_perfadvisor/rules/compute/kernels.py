@@ -56,14 +56,12 @@ class DominantKernel(Rule):
 
     id = "dominant-kernel"
     title = "Speed up the kernel that takes most of the time"
-    category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS)
     is_preview = False
 
     minimum_share = Limit(0.5, "share", "Above half of the step, everything else comes second.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when one kernel takes most of the step."""
         if len(signals.kernels) < 2:
             return  # with a single kernel, there is nothing to point out
         first = signals.kernels[0]
@@ -119,7 +117,6 @@ class DominantOperators(Rule):
 
     id = "dominant-operators"
     title = "Speed up the operators that take most of the time"
-    category = "compute"
     reads_sums = True
     needs = (Need.WORK, Need.HOST_EVENTS)
     needs_of_sums = (Need.OPERATOR_SUMS,)
@@ -134,7 +131,6 @@ class DominantOperators(Rule):
     """Feeding a step and fetching its loss takes less than a tenth of its operators."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when few operators take most of a step."""
         if signals.trace.totals is not None:
             yield from self._of_sums(signals)
             return
@@ -250,7 +246,6 @@ class LowOccupancy(Rule):
 
     id = "low-occupancy"
     title = "Launch enough blocks to fill the device"
-    category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS)
     is_preview = False
 
@@ -265,7 +260,6 @@ class LowOccupancy(Rule):
     """Matrix products that reach more are about as fast as their shapes allow."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when kernels that fill little of the device take much of the step."""
         kernels, events = occupancy(signals), signals.trace.events
         if kernels is None:
             return
@@ -354,7 +348,6 @@ class SlowMatmul(Rule):
 
     id = "slow-matmul"
     title = "Find faster kernels for slow matrix products"
-    category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.SHAPES, Need.PEAKS)
     is_preview = False
 
@@ -369,7 +362,6 @@ class SlowMatmul(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when slow matrix kernels take a good part of the step."""
         # A TPU has no library of kernels to choose from: XLA writes each product itself, and fuses
         # it with other work.
         if has_tiled_layouts(signals):
@@ -411,7 +403,6 @@ class ScatterBound(Rule):
 
     id = "scatter-bound"
     title = "Avoid colliding atomic additions"
-    category = "compute"
     needs = (
         Need.DEVICE_EVENTS,
         Need.KERNELS,
@@ -429,7 +420,6 @@ class ScatterBound(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when indexed additions take a good part of the step."""
         facts = signals.device_facts
         peaks = facts.peaks if facts else None
         if peaks is None or peaks.memory_bandwidth_bytes_per_s is None:
@@ -463,14 +453,12 @@ class RandomNumberKernels(Rule):
 
     id = "random-number-kernels"
     title = "Draw random numbers where they are used"
-    category = "compute"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS)
     is_preview = False
 
     minimum_share = Limit(0.03, "share", "Dropout in a compiled step takes less than this.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when drawing random numbers takes a good part of the step."""
         rows = _random_rows(signals)
         now_ns = signals.trace.events.duration_ns[rows]
         if self.is_minor(int(now_ns.sum()), signals):

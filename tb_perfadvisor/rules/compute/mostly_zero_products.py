@@ -69,7 +69,6 @@ class MostlyZeroProducts(ExaminedOperators):
         return 0.8 * low, expected, 1.1 * high
 
     def describe(self, observed: Observed, cost: str) -> str:
-        """How many zeros there are."""
         return (
             f"{cost} goes into dense products with data of which at least"
             f" {format_share(observed.amount)} is zero: {observed.operator} of {observed.shapes} in"

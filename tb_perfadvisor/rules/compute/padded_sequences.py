@@ -55,7 +55,6 @@ class PaddedSequences(ExaminedOperators):
         return 0.3 * padding, padding, 1 - (1 - padding) ** 2
 
     def describe(self, observed: Observed, cost: str) -> str:
-        """How much padding there is."""
         return (
             f"{cost} goes into operators on sequences of which {format_share(observed.amount)} is"
             f" padding: {observed.shapes} in {place_of_observed(observed)}."

@@ -62,7 +62,6 @@ class RepeatedResults(ExaminedOperators):
         return 0.7, 1.0, 1.3
 
     def describe(self, observed: Observed, cost: str) -> str:
-        """What is the same."""
         why = (
             "depends on nothing that changes from step to step"
             if observed.kind == "same in every step"

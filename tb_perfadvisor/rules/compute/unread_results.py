@@ -68,7 +68,6 @@ class UnreadResults(ExaminedOperators):
         return self.changes[1:2] if is_convolution else self.changes[:1]
 
     def describe(self, observed: Observed, cost: str) -> str:
-        """How much is needed."""
         needed = f"only {format_share(observed.amount)} is needed" if observed.amount else "none is"
         return (
             f"{cost} goes into {observed.operator} of {observed.shapes} in"

@@ -197,7 +197,6 @@ class ExposedCopies(Rule):
 
     id = "exposed-copies"
     title = "Hide copies behind compute, or do without them"
-    category = "input"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.COPIES)
     is_preview = False
@@ -207,7 +206,6 @@ class ExposedCopies(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when a large part of the step only copies."""
         # Other rules report data that a program keeps on the host or computes there.
         reported_elsewhere = join(
             offload_waits(signals),
@@ -333,7 +331,6 @@ class PageableCopies(Rule):
 
     id = "pageable-copies"
     title = "Copy batches from pinned memory"
-    category = "input"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.HOST_MEMORY)
     refines = "exposed-copies"
     is_preview = False
@@ -346,7 +343,6 @@ class PageableCopies(Rule):
     the slowest link in use with data center devices."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when pinning would save a large part of the step."""
         copies = pageable_copies(signals)
         rows = copies.rows
         if not len(rows):
@@ -389,7 +385,6 @@ class TinyCopies(Rule):
 
     id = "tiny-copies"
     title = "Copy small tensors to the device together"
-    category = "input"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.LAUNCH_LINKS)
     refines = "exposed-copies"
 
@@ -404,7 +399,6 @@ class TinyCopies(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when runs of small copies cost a large part of the step."""
         trace = signals.trace
         rows = self._surplus(signals)
         steps = max(len(signals.steps), 1)
@@ -473,13 +467,11 @@ class HostArguments(Rule):
 
     id = "host-arguments"
     title = "Put arguments on the device before the call"
-    category = "input"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.DISPATCH)
 
     minimum_share = Limit(0.05, "share", "Small arguments are copied in microseconds.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the step waits for its arguments."""
         transfers = argument_transfers(signals)
         total = total_ns(transfers.idle)
         if self.is_minor(total, signals):

@@ -83,7 +83,6 @@ class LoaderInMainProcess(Rule):
 
     id = "loader-in-main-process"
     title = "Load batches in worker processes"
-    category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT)
     is_preview = False
@@ -97,7 +96,6 @@ class LoaderInMainProcess(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits for a loader without workers."""
         events, rows = signals.trace.events, fetches_without_workers(signals)
         usual_ns = float(np.median(events.duration_ns[rows])) if len(rows) else 0.0
         prices = host_loading(signals)
@@ -157,7 +155,6 @@ class NeedlessLoaderWorkers(Rule):
 
     id = "needless-loader-workers"
     title = "Load batches without worker processes"
-    category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT)
     is_preview = False
@@ -165,7 +162,6 @@ class NeedlessLoaderWorkers(Rule):
     minimum_share = Limit(0.05, "share", "The same limit as that of input-stall.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the step waits longer for workers than it would load."""
         found = needless_workers(signals)
         if found is None or self.is_minor(found.expected_ns, signals):
             return
@@ -194,7 +190,6 @@ class InputSharesCores(Rule):
 
     id = "input-shares-cores"
     title = "Prepare less input on the cores of the step"
-    category = "input"
     needs = (Need.WORK, Need.INPUT)
     is_preview = False
 
@@ -203,7 +198,6 @@ class InputSharesCores(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when input takes much of the cores' time."""
         sharing = core_sharing(signals)
         if sharing is None or self.is_minor(sharing.expected_ns, signals):
             return
@@ -274,7 +268,6 @@ class SmallFileReads(Rule):
 
     id = "small-file-reads"
     title = "Pack many small files into a few large ones"
-    category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT, Need.FILE_READS)
     is_preview = False
@@ -294,7 +287,6 @@ class SmallFileReads(Rule):
     ms, so larger files take longer to read than to open."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the steps wait for files to be opened."""
         if has_loader_workers(signals):
             yield from self._of_workers(signals)
         else:
@@ -415,7 +407,6 @@ class PythonFedInput(Rule):
 
     id = "python-fed-input"
     title = "Make input with TensorFlow's operations, not in Python"
-    category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
@@ -423,7 +414,6 @@ class PythonFedInput(Rule):
     minimum_share = MINIMUM_SHARE
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when Python keeps the step waiting."""
         rows, pipelines = python_functions(signals), tfdata(signals)
         events, is_busy = signals.trace.events, _is_busy(signals)
         start, end = events.start_ns[rows], events.end_ns[rows]

@@ -44,7 +44,6 @@ class InputStall(Rule):
 
     id = "input-stall"
     title = "Feed the device without making it wait"
-    category = "input"
     reads_sums = True
     needs = (Need.WORK, Need.INPUT)
     is_preview = False
@@ -68,7 +67,6 @@ class InputStall(Rule):
     takes up to 2.6 ms on two busy cores."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the stall is large enough or recurs."""
         attribution = signals.attribution
         claims = attribution.intervals[Cause.INPUT]
         stall_ns = total_ns(claims)
@@ -208,7 +206,6 @@ class SlowBatch(Rule):
 
     id = "slow-batch"
     title = "Even out the batches that come late"
-    category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT)
     is_preview = False
@@ -225,7 +222,6 @@ class SlowBatch(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits for single slow fetches."""
         trace = signals.trace
         events = trace.events
         rows = _fetches(signals)
@@ -367,7 +363,6 @@ class HostPreprocessing(Rule):
 
     id = "host-preprocessing"
     title = "Take work out of the input pipeline"
-    category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT, Need.INPUT_STAGES)
     is_preview = False
@@ -380,7 +375,6 @@ class HostPreprocessing(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when one stage dominates the wait for input."""
         stages, window = input_stages(signals), signals.attribution
         stall = window.intervals[Cause.INPUT]
         idle = {stage: intersect(stall, stages.intervals[stage]) for stage in Stage}
@@ -475,7 +469,6 @@ class InputImbalance(Rule):
 
     id = "input-imbalance"
     title = "Feed all ranks equally fast"
-    category = "input"
     refines = "straggler"
     needs = (Need.WORK, Need.COLLECTIVES, Need.SEVERAL_RANKS, Need.INPUT)
 
@@ -484,7 +477,6 @@ class InputImbalance(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when a rank is late because of its input."""
         stragglers = lateness(signals)
         if stragglers is None or signals.worker not in stragglers.late:
             return
@@ -532,7 +524,6 @@ class InfeedWait(Rule):
 
     id = "infeed-wait"
     title = "Fill the infeed before the device asks"
-    category = "input"
     refines = "input-stall"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.INFEED)
@@ -541,7 +532,6 @@ class InfeedWait(Rule):
     minimum_share = Limit(0.05, "share", "XProf also reports input from 5 % of infeed on.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the core waits in its infeed."""
         trace, window = signals.trace, signals.attribution
         events = trace.events
         rows = trace.rows(EventKind.INFEED_WAIT)

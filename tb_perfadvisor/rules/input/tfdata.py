@@ -56,7 +56,6 @@ class TfdataLateGrowth(Rule):
 
     id = "tfdata-late-growth"
     title = "Shuffle before elements grow"
-    category = "input"
     needs = (Need.ITERATORS,)
     is_preview = False
 
@@ -66,7 +65,6 @@ class TfdataLateGrowth(Rule):
     """Bytes grow by a factor of 4 when cast to floats, compressed images by 10 when decoded."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each large buffer of grown elements."""
         pipelines = tfdata(signals)
         for node in range(len(pipelines)):
             if pipelines.kind[node] not in SHUFFLES:
@@ -122,7 +120,6 @@ class TfdataNoPrefetch(Rule):
 
     id = "tfdata-no-prefetch"
     title = "End the tf.data pipeline with a prefetch"
-    category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
@@ -134,7 +131,6 @@ class TfdataNoPrefetch(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each pipeline that does not work ahead of the step."""
         pipelines = tfdata(signals)
         for root in range(len(pipelines)):
             last = _last(pipelines, root) if pipelines.parent[root] < 0 else -1
@@ -194,7 +190,6 @@ class TfdataPerElementMap(Rule):
 
     id = "tfdata-per-element-map"
     title = "Map whole batches instead of single elements"
-    category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
@@ -208,7 +203,6 @@ class TfdataPerElementMap(Rule):
     """Copying a larger element into its batch takes as long as the call."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the step waits for such maps."""
         pipelines, calls = tfdata(signals), self.minimum_calls * signals.steps.count
         excluded = _reading_or_python(signals)
         nodes = []
@@ -268,12 +262,10 @@ class TfdataRepeatBeforeShuffle(Rule):
 
     id = "tfdata-repeat-before-shuffle"
     title = "Shuffle before repeating"
-    category = "input"
     needs = (Need.ITERATORS,)
     is_preview = False
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each pipeline with that order."""
         pipelines = tfdata(signals)
         for node in range(len(pipelines)):
             if pipelines.kind[node] != "Shuffle":
@@ -302,7 +294,6 @@ class TfdataSequentialInterleave(Rule):
 
     id = "tfdata-sequential-interleave"
     title = "Read several files at a time"
-    category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
@@ -312,7 +303,6 @@ class TfdataSequentialInterleave(Rule):
     """Even slow storage serves four parallel reads; most serves more."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each pipeline that reads one file at a time."""
         pipelines = tfdata(signals)
         for node in range(len(pipelines)):
             if not _reads_one_by_one(pipelines, node):
@@ -370,7 +360,6 @@ class TfdataSequentialMap(Rule):
 
     id = "tfdata-sequential-map"
     title = "Run the map's calls in parallel"
-    category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
@@ -384,7 +373,6 @@ class TfdataSequentialMap(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each map that runs few calls at a time."""
         pipelines = tfdata(signals)
         cores = available_cores(pipelines)
         for node in range(len(pipelines)):
@@ -451,7 +439,6 @@ class TfdataUncachedSource(Rule):
 
     id = "tfdata-uncached-source"
     title = "Cache a dataset that fits in memory"
-    category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
@@ -463,7 +450,6 @@ class TfdataUncachedSource(Rule):
     """Any training host can spare this much; used if the size of its memory is unknown."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each repeat that a cache would speed up."""
         pipelines = tfdata(signals)
         for node in range(len(pipelines)):
             if pipelines.kind[node] not in REPEATS:
@@ -542,7 +528,6 @@ class TfdataUnfusedMapBatch(Rule):
 
     id = "tfdata-unfused-map-batch"
     title = "Fuse the map with the batch that follows it"
-    category = "input"
     refines = "input-stall"
     needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
     is_preview = False
@@ -552,7 +537,6 @@ class TfdataUnfusedMapBatch(Rule):
     """Copying fewer elements takes little time."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each batch whose copying the step waits for."""
         pipelines = tfdata(signals)
         for node in range(len(pipelines)):
             maps = [child for child in pipelines.children(node) if pipelines.kind[child] in _MAPS]

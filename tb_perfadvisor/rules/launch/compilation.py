@@ -55,7 +55,6 @@ class Recompilation(Rule):
 
     id = "recompilation"
     title = "Stop compiling in every step"
-    category = "launch"
     reads_sums = True
     needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS)
     suffices = Need.COMPILE_LOG
@@ -68,7 +67,6 @@ class Recompilation(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when steady steps compile, or the log says so."""
         log = compile_log(signals)
         attribution = signals.attribution
         compiling_time = attribution.intervals[Cause.COMPILING]
@@ -191,7 +189,6 @@ class RecurringCompilation(Rule):
 
     id = "recurring-compilation"
     title = "Compile once, not again and again"
-    category = "launch"
     needs = (Need.RUN_LINES,)
     is_preview = False
 
@@ -204,7 +201,6 @@ class RecurringCompilation(Rule):
     """A function is compiled for a batch, for the last batch of an epoch, and for evaluation."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when compiling recurs and takes a good part of the run."""
         lines = signals.trace.facts.lines
         if lines is None or lines.looks < self.minimum_looks:
             return
@@ -254,7 +250,6 @@ class LongCompilation(Rule):
 
     id = "long-compilation"
     title = "Keep compiled code between runs"
-    category = "launch"
     needs = (Need.COMPILE_LOG,)
     is_preview = False
 
@@ -262,7 +257,6 @@ class LongCompilation(Rule):
     """Importing PyTorch takes as long."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when compiling takes long."""
         log = compile_log(signals)
         if log is None or log.known_ns < self.minimum_ns:
             return
@@ -298,7 +292,6 @@ class GraphBreaks(Rule):
 
     id = "graph-breaks"
     title = "Compile the model as one graph"
-    category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.COMPILED_REGIONS)
     suffices = Need.COMPILE_LOG
     is_preview = True
@@ -306,7 +299,6 @@ class GraphBreaks(Rule):
     minimum_share = Limit(0.02, "share", "A few breaks cost up to 1 % of a long step.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits after graph breaks, or the log lists some."""
         log = compile_log(signals)
         if not self.meets_needs(signals):
             if log is not None and log.breaks:

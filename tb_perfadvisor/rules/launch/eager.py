@@ -32,7 +32,6 @@ class EagerOperators(Rule):
 
     id = "eager-operators"
     title = "Compile the step as one program"
-    category = "launch"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.DISPATCH)
     is_preview = False
 
@@ -41,7 +40,6 @@ class EagerOperators(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits for eager operators."""
         eager = eager_calls(signals)
         total = total_ns(eager.idle)
         fused_ns, filled_ns = total_ns(eager.fusible), total_ns(eager.constants)
@@ -89,7 +87,6 @@ class EagerSteps(Rule):
 
     id = "eager-steps"
     title = "Compile the small operators of the step"
-    category = "launch"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.CPU_PROGRAM)
     is_preview = False
 
@@ -98,7 +95,6 @@ class EagerSteps(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when compiling would shorten the step."""
         eager = eager_steps(signals)
         if eager is None or len(compiled_regions(signals).row):
             return
@@ -185,7 +181,6 @@ class ManyTinyOperators(Rule):
 
     id = "many-tiny-operators"
     title = "Replace a loop of tiny operators by one call"
-    category = "launch"
     refines = "launch-bound"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.PYTORCH)
     is_preview = False
@@ -197,7 +192,6 @@ class ManyTinyOperators(Rule):
     """If operators on the CPU compute most of the time, fewer of them take about as long."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each loop of tiny operators."""
         for loop in operator_loops(signals):
             saving = self._saving(signals, loop)
             if saving is not None and not self.is_minor(saving.expected_ns, signals):
@@ -313,7 +307,6 @@ class EagerDecode(Rule):
 
     id = "eager-decode"
     title = "Replay GPU graphs in decode steps"
-    category = "launch"
     refines = "launch-bound"
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
 
@@ -325,7 +318,6 @@ class EagerDecode(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits for launches in decode steps."""
         steps = server_steps(signals)
         if steps is None:
             return

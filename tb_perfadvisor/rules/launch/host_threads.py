@@ -30,14 +30,12 @@ class HostPreempted(Rule):
 
     id = "host-preempted"
     title = "Leave the launching threads a core of their own"
-    category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS)
     is_preview = False
 
     minimum_share = Limit(0.01, "share", "Any machine sometimes runs something else for a moment.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding if the device idles while launching threads lack a core."""
         calls, trace = preempted_calls(signals), signals.trace
         total = total_ns(calls.idle)
         if self.is_minor(total, signals):
@@ -91,7 +89,6 @@ class HostThreadContention(Rule):
 
     id = "host-thread-contention"
     title = "Keep the input pipeline off the launching threads' cores"
-    category = "launch"
     refines = "launch-bound"
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.ITERATORS)
 
@@ -105,7 +102,6 @@ class HostThreadContention(Rule):
     """The mean of fewer launches, with or without busy cores, depends on outliers."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when launches are slower while the pipeline is busy."""
         cores = tfdata(signals).cores
         if cores is None:
             return

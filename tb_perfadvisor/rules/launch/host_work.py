@@ -87,7 +87,6 @@ class PythonOverhead(Rule):
 
     id = "python-overhead"
     title = "Speed up the host code that everything waits for"
-    category = "launch"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.EVERY_LAUNCH)
     is_preview = False
 
@@ -110,7 +109,6 @@ class PythonOverhead(Rule):
     """Of the steps: less than a tenth without a name does not hide what decides the step."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when most steps have long stretches of host code, or much is nameless."""
         found = tuple(self._of_host_code(signals))
         yield from found or self._of_nameless_time(signals)
 
@@ -290,7 +288,6 @@ class GarbageCollection(Rule):
 
     id = "garbage-collection"
     title = "Collect garbage between steps, not in them"
-    category = "launch"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.PYTHON_FRAMES)
     is_preview = False
 
@@ -299,7 +296,6 @@ class GarbageCollection(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the step waits for collections."""
         trace, window = signals.trace, signals.attribution
         events, (rows, collecting) = trace.events, garbage_collections(signals)
         claims = intersect(
@@ -372,7 +368,6 @@ class SideWorkInLoop(Rule):
 
     id = "side-work-in-loop"
     title = "Draw, save and log less often"
-    category = "launch"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.RUN_LINES)
     is_preview = False
 
@@ -387,7 +382,6 @@ class SideWorkInLoop(Rule):
     """Reinforcement learning gathers new samples after as few steps."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when such work takes a good part of the run."""
         lines = signals.trace.facts.lines
         if lines is None or lines.looks < self.minimum_looks:
             return
@@ -463,14 +457,12 @@ class PipelineMadeInStep(Rule):
 
     id = "pipeline-made-in-step"
     title = "Make the input pipeline once, not in every step"
-    category = "launch"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS)
     is_preview = False
 
     minimum_share = Limit(0.1, "share", "Below a tenth of the step, it is no matter of requests.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when every step makes a pipeline."""
         trace, steps = signals.trace, signals.steps
         events, rows = trace.events, trace.rows(EventKind.ANNOTATION, EventKind.OPERATOR)
         made = steps.own(rows[named(trace, rows, _MAKES)])
@@ -515,7 +507,6 @@ class StepGap(Rule):
 
     id = "step-gap"
     title = "Close the gap between steps"
-    category = "launch"
     reads_sums = True
     needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS, Need.STEP_ENDS)
     is_preview = False
@@ -529,7 +520,6 @@ class StepGap(Rule):
     """The first launch of a step costs up to 20 microseconds."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the gaps are large enough."""
         claims = signals.attribution.intervals[Cause.BETWEEN_STEPS]
         claims = claims[claims[:, 1] - claims[:, 0] >= self.minimum_gap_ns]
         gap_ns = total_ns(claims)

@@ -80,7 +80,6 @@ class IndependentCalls(Rule):
 
     id = "independent-calls"
     title = "Make one call of the calls that do not need each other"
-    category = "launch"
     needs = (*(Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.EXAMINED_STEPS),)
     look = "independent calls"
 
@@ -89,7 +88,6 @@ class IndependentCalls(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding if one call for all would save a good part of the step."""
         found = occurring(signals, "independent")
         if not found:
             return

@@ -107,7 +107,6 @@ class LaunchBound(Rule):
 
     id = "launch-bound"
     title = "Launch fewer kernels, or launch them together"
-    category = "launch"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.EVERY_LAUNCH)
     needs_of_sums = (Need.DEVICE_EVENTS, Need.HOST_EVENTS)
@@ -128,7 +127,6 @@ class LaunchBound(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits for launches."""
         if signals.trace.totals is not None:
             yield from self._of_sums(signals)
             return
@@ -247,7 +245,6 @@ class SlowLaunch(Rule):
 
     id = "slow-launch"
     title = "Prepare this kernel's launch faster"
-    category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.EVERY_LAUNCH)
     is_preview = False
 
@@ -256,7 +253,6 @@ class SlowLaunch(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each kernel whose launches cost a good part of the step."""
         for launches in slow_launches(signals):
             if not self.is_minor(launches.idle_ns, signals):
                 yield _finding(signals, launches)
@@ -347,14 +343,12 @@ class CallsInPythonLoop(Rule):
 
     id = "calls-in-python-loop"
     title = "Put the loop into the compiled program"
-    category = "launch"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS, Need.CPU_PROGRAM, Need.DISPATCH)
     is_preview = False
 
     minimum_share = Limit(0.05, "share", "Moving a loop into a program takes some thought.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the calls of a loop keep the operations waiting."""
         calls = looped_calls(signals)
         idle_ns, sharing_ns = total_ns(calls.idle), total_ns(calls.sharing)
         if self.is_minor(idle_ns, signals):
@@ -408,7 +402,6 @@ class SingleStepDispatch(Rule):
 
     id = "single-step-dispatch"
     title = "Run many steps in one call"
-    category = "launch"
     refines = "launch-bound"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.DISPATCH)
     is_preview = False
@@ -427,7 +420,6 @@ class SingleStepDispatch(Rule):
     between them add to each step."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits for each dispatch."""
         runs = program_runs(signals)
         length_ns = runs.end_ns - runs.start_ns
         if not _repeats(signals, runs) or looped_calls(signals).functions:

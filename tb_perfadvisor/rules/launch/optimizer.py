@@ -29,7 +29,6 @@ class UnfusedOptimizer(Rule):
 
     id = "unfused-optimizer"
     title = "Update all parameters in one kernel"
-    category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.LAUNCH_LINKS, Need.PYTORCH)
     is_preview = False
 
@@ -38,7 +37,6 @@ class UnfusedOptimizer(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits for a loop over parameters."""
         loop = optimizer_loop(signals)
         idle_ns = total_ns(loop.idle)
         if not loop.is_loop or self.is_minor(idle_ns, signals):
@@ -99,7 +97,6 @@ class OptimizerLoop(Rule):
 
     id = "optimizer-loop"
     title = "Update all parameters in one operator"
-    category = "launch"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.PYTORCH)
     is_preview = False
 
@@ -108,7 +105,6 @@ class OptimizerLoop(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the fused form of the optimizer would save time."""
         updates = host_updates(signals)
         if updates is None or updates.is_fused:
             return
@@ -166,7 +162,6 @@ class GradientZeroing(Rule):
 
     id = "gradient-zeroing"
     title = "Drop gradients instead of zeroing them"
-    category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.LAUNCH_LINKS, Need.PYTORCH)
     is_preview = False
 
@@ -175,7 +170,6 @@ class GradientZeroing(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when zeroing takes a noticeable part of the step."""
         loop = zeroing_loop(signals)
         if not loop.is_loop:
             return

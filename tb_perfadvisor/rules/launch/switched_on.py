@@ -47,14 +47,12 @@ class DebugMode(Rule):
 
     id = "debug-mode"
     title = "Switch debugging modes off"
-    category = "launch"
     needs = (Need.WORK, Need.HOST_EVENTS)
     is_preview = False
 
     minimum_share = Limit(0.01, "share", "A mode that costs less than 1 % of the step may stay on.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each mode that costs something."""
         modes = debugging(signals)
         findings = (
             _blocking_launches(signals, _in_used_steps(signals, modes.blocked)),
@@ -184,13 +182,11 @@ class CheckedNumbers(Rule):
 
     id = "checked-numbers"
     title = "Switch the checks of all numbers off"
-    category = "launch"
     needs = (Need.WORK, Need.HOST_EVENTS)
 
     minimum_share = Limit(0.01, "share", "A mode that costs less than 1 % of the step may stay on.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding if the operators are there."""
         trace, window = signals.trace, signals.attribution
         rows = signals.steps.own(debugging(signals).number_checks)
         operators = len(signals.steps.own(trace.rows(EventKind.OPERATOR)))
@@ -233,7 +229,6 @@ class AllocatorChurn(Rule):
 
     id = "allocator-churn"
     title = "Keep device memory instead of allocating it in each step"
-    category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.STEPS)
     is_preview = False
 
@@ -246,7 +241,6 @@ class AllocatorChurn(Rule):
     minimum_share = Limit(0.01, "share", "Less than 1 % of the step is an occasional allocation.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when most steps allocate."""
         if any(why_missing(signals, need) is not None for need in self.needs):
             yield from self._of_snapshot(signals)
             return

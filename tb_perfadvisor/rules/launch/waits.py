@@ -50,7 +50,6 @@ class DeviceSynchronization(Rule):
 
     id = "device-synchronization"
     title = "Stop waiting for the device"
-    category = "launch"
     reads_sums = True
     needs = (Need.LAUNCHED_WORK,)
     is_preview = False
@@ -60,7 +59,6 @@ class DeviceSynchronization(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when waits induce idle time."""
         if self.is_minor(most_saved_ns(signals), signals):
             return
         all_waits = np.ones(len(signals.synchronizations), dtype=np.bool_)
@@ -98,7 +96,6 @@ class BackwardSynchronization(Rule):
 
     id = "backward-synchronization"
     title = "Take the waits out of the backward pass"
-    category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.PYTORCH)
     refines = "device-synchronization"
 
@@ -107,7 +104,6 @@ class BackwardSynchronization(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when waits in the backward pass induce idle time."""
         waits = signals.synchronizations
         if self.is_minor(most_saved_ns(signals), signals):
             return
@@ -154,7 +150,6 @@ class BlockedStream(Rule):
 
     id = "blocked-stream"
     title = "Find out why queued work does not start"
-    category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.EVERY_LAUNCH)
     is_preview = False
 
@@ -163,7 +158,6 @@ class BlockedStream(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding if launched work waits for a good part of the steps."""
         found = queued_waits(signals)
         if self.is_minor(found.total_ns, signals) or not found.waits:
             return
@@ -206,7 +200,6 @@ class HostCallback(Rule):
 
     id = "host-callback"
     title = "Keep Python out of the compiled step"
-    category = "launch"
     needs = (Need.WORK, Need.DISPATCH)
     is_preview = False
 
@@ -215,7 +208,6 @@ class HostCallback(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the step waits for Python."""
         callbacks = host_callbacks(signals)
         waited_ns = total_ns(callbacks.waits)
         if self.is_minor(waited_ns, signals):
@@ -250,7 +242,6 @@ class LateGraphReplay(Rule):
 
     id = "late-graph-replay"
     title = "Prepare the next graph replay while the current one runs"
-    category = "launch"
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
     is_preview = False
 
@@ -259,7 +250,6 @@ class LateGraphReplay(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits for replays."""
         preparation = replay_preparation(signals)
         claims = idle_owners(signals)[IdleOwner.REPLAY_PREPARATION]
         total = total_ns(claims)

@@ -19,7 +19,6 @@ class MemoryImbalance(Rule):
 
     id = "memory-imbalance"
     title = "Spread memory over the devices"
-    category = "memory"
     reads_sums = True
     needs = (Need.MEMORY_SNAPSHOT,)
 
@@ -33,7 +32,6 @@ class MemoryImbalance(Rule):
     """A device with a twentieth of the highest peak only has a context on it."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when one device is much fuller than most."""
         peaks = snapshot_peaks(signals)
         most = max((peak.allocated_bytes for peak in peaks), default=0)
         used = [peak for peak in peaks if peak.allocated_bytes >= self.used_share * most]
@@ -83,7 +81,6 @@ class ReplicatedState(Rule):
 
     id = "replicated-state"
     title = "Shard parameters and optimizer state across the ranks"
-    category = "memory"
     needs = (
         Need.DEVICE_EVENTS,
         Need.COLLECTIVES,
@@ -98,7 +95,6 @@ class ReplicatedState(Rule):
     """If activations fill the memory, checkpointing them helps more."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when replicated state fills the memory."""
         memory, use = signals.memory, memory_use(signals)
         ranks = signals.trace.source.world_size or len(signals.run.traces)
         operations = set(collectives_of(signals).operation.texts)

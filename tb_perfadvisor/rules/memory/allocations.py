@@ -53,7 +53,6 @@ class MemoryFragmentation(Rule):
 
     id = "memory-fragmentation"
     title = "Reduce memory fragmentation"
-    category = "memory"
     needs = (Need.DEVICE_EVENTS, Need.MEMORY, Need.MEMORY_CAPACITY)
     needs_of_snapshots = (Need.MEMORY_SNAPSHOT,)
     is_preview = True
@@ -68,7 +67,6 @@ class MemoryFragmentation(Rule):
     """Beyond 90 %, the allocator must free memory for the next large request."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when much memory is reserved and unused."""
         course = memory_course(signals)
         if course is not None:
             yield from self._of_snapshot(course, snapshot_capacity_bytes(signals))
@@ -185,7 +183,6 @@ class MemoryGrowth(Rule):
 
     id = "memory-growth"
     title = "Stop keeping memory from step to step"
-    category = "memory"
     needs = (Need.WORK, Need.STEPS, Need.MEMORY_CHANGES)
     needs_of_snapshots = (Need.MEMORY_HISTORY,)
     is_preview = False
@@ -200,7 +197,6 @@ class MemoryGrowth(Rule):
     """A program that logs every few steps may free a little in some steps."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when memory rises with the steps."""
         course = memory_course(signals)
         found = growth(course) if course is not None else None
         if course is not None and found is not None:

@@ -83,7 +83,6 @@ class AutocastWeightCopies(Rule):
 
     id = "autocast-weight-copies"
     title = "Let autocast keep no copies of weights"
-    category = "memory"
     reads_sums = True
     needs = (Need.MEMORY_SNAPSHOT,)
     is_preview = False
@@ -91,7 +90,6 @@ class AutocastWeightCopies(Rule):
     minimum_share = Limit(0.05, "share", "Less than 5 % rarely decides whether a model fits.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding if the copies hold a part of the peak."""
         course, found = memory_course(signals), autocast_copies(signals)
         if course is None or found is None:
             return
@@ -117,14 +115,12 @@ class IdleGradients(Rule):
 
     id = "idle-gradients"
     title = "Free gradients after each step"
-    category = "memory"
     reads_sums = True
     needs = (Need.MEMORY_HISTORY,)
 
     minimum_share = Limit(0.03, "share", "Less than 3 % rarely decides whether a batch fits.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding if gradients of the step before hold a part of the peak."""
         course, found = memory_course(signals), idle_gradients(signals)
         if course is None or found is None:
             return
@@ -150,7 +146,6 @@ class KeptActivations(Rule):
 
     id = "kept-activations"
     title = "Recompute the activations of blocks"
-    category = "memory"
     reads_sums = True
     needs = (Need.MEMORY_SNAPSHOT,)
     is_preview = False
@@ -160,7 +155,6 @@ class KeptActivations(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding if blocks keep a good part of the peak."""
         course, found = memory_course(signals), kept_activations(signals)
         if course is None or found is None:
             return
@@ -203,7 +197,6 @@ class OptimizerStateMemory(Rule):
 
     id = "optimizer-state-memory"
     title = "Move, shard or shrink the optimizer's state"
-    category = "memory"
     reads_sums = True
     needs = (Need.MEMORY_SNAPSHOT,)
     is_preview = False
@@ -213,7 +206,6 @@ class OptimizerStateMemory(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding if the optimizer's state takes a good part of the peak."""
         course, found = memory_course(signals), optimizer_state(signals)
         if course is None or found is None:
             return
@@ -256,7 +248,6 @@ class OutOfPlaceUpdate(Rule):
 
     id = "out-of-place-update"
     title = "Update tensors in place"
-    category = "memory"
     reads_sums = True
     needs = (Need.MEMORY_SNAPSHOT,)
     is_preview = False
@@ -264,7 +255,6 @@ class OutOfPlaceUpdate(Rule):
     minimum_share = Limit(0.05, "share", "Less than 5 % rarely decides whether a batch fits.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding if intermediate results hold a part of the peak."""
         course, found = memory_course(signals), intermediate_results(signals)
         if course is None or found is None:
             return
@@ -290,7 +280,6 @@ class ResidentMemory(Rule):
 
     id = "resident-memory"
     title = "Keep less on the device all the time"
-    category = "memory"
     reads_sums = True
     needs = (Need.MEMORY_SNAPSHOT,)
     is_preview = False
@@ -304,7 +293,6 @@ class ResidentMemory(Rule):
     """A caching allocator rounds up, and keeps a few percent for the next request."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding if nearly all of the peak stays."""
         course, found = memory_course(signals), resident_memory(signals)
         if course is None or found is None or optimizer_state(signals) is not None:
             return
@@ -345,7 +333,6 @@ class StoredAttentionScores(Rule):
 
     id = "stored-attention-scores"
     title = "Use fused attention"
-    category = "memory"
     reads_sums = True
     needs = (Need.MEMORY_SNAPSHOT,)
     is_preview = False
@@ -353,7 +340,6 @@ class StoredAttentionScores(Rule):
     minimum_share = Limit(0.02, "share", "Data of another length changes the peak by as much.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding if attention matrices hold a part of the peak."""
         course, found = memory_course(signals), stored_attention(signals)
         if course is None or found is None:
             return
@@ -380,7 +366,6 @@ class StoredLogits(Rule):
 
     id = "stored-logits"
     title = "Compute the loss in parts"
-    category = "memory"
     reads_sums = True
     needs = (Need.MEMORY_SNAPSHOT,)
     is_preview = False
@@ -390,7 +375,6 @@ class StoredLogits(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding if logits hold a part of the peak."""
         course, found = memory_course(signals), stored_logits(signals)
         if course is None or found is None:
             return
@@ -419,7 +403,6 @@ class UnlimitedCache(Rule):
 
     id = "unlimited-cache"
     title = "Limit what the program keeps from step to step"
-    category = "memory"
     needs = (Need.MEMORY_HISTORY,)
     reads_sums = True
     refines = "memory-growth"
@@ -429,7 +412,6 @@ class UnlimitedCache(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding if a line of the program keeps all that it allocates."""
         course = memory_course(signals)
         found = growth(course) if course is not None else None
         lines = growing_lines(course, found) if course is not None and found is not None else ()

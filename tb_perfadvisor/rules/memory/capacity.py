@@ -54,7 +54,6 @@ class MemoryNearCapacity(Rule):
 
     id = "memory-near-capacity"
     title = "Free some device memory"
-    category = "memory"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.MEMORY, Need.MEMORY_CAPACITY)
     needs_of_snapshots = (Need.MEMORY_SNAPSHOT, Need.SNAPSHOT_CAPACITY)
@@ -65,7 +64,6 @@ class MemoryNearCapacity(Rule):
     """A large activation or workspace takes more than the remaining 3 %."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the peak is near the capacity of the device."""
         course, size = memory_course(signals), snapshot_capacity_bytes(signals)
         if course is not None and size is not None:
             yield from self._of_snapshot(course, size)
@@ -167,7 +165,6 @@ class MemoryHeadroom(Rule):
 
     id = "memory-headroom"
     title = "Use the free memory for a larger batch"
-    category = "memory"
     needs = (
         Need.DEVICE_EVENTS,
         Need.LAUNCH_LINKS,
@@ -192,7 +189,6 @@ class MemoryHeadroom(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when a larger batch would fit and pay."""
         memory, use = signals.memory, memory_use(signals)
         if memory is None or use is None or memory.capacity_bytes is None:
             return
@@ -271,12 +267,10 @@ class OutOfMemory(Rule):
 
     id = "out-of-memory"
     title = "Make the failed allocation fit"
-    category = "memory"
     reads_sums = True
     needs = (Need.MEMORY_SNAPSHOT,)
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each device on which an allocation failed."""
         for course in courses(signals):
             failed = exhaustion(course)
             if failed is None:

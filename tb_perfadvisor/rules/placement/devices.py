@@ -42,7 +42,6 @@ class DeviceHostPingPong(Rule):
 
     id = "device-host-ping-pong"
     title = "Keep these tensors on the device"
-    category = "placement"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.COPIES)
     is_preview = False
 
@@ -55,7 +54,6 @@ class DeviceHostPingPong(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits for data that it sent to the host."""
         trace, events = signals.trace, signals.trace.events
         trips = self._trips_with_idle_device(signals, _trips(signals, round(self.minimum_bytes)))
         if not _recurs(signals, trips.to_host):
@@ -161,7 +159,6 @@ class HostPlacedOperators(Rule):
 
     id = "host-placed-operators"
     title = "Move operators to the device"
-    category = "placement"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.LAUNCH_LINKS)
     is_preview = False
@@ -171,7 +168,6 @@ class HostPlacedOperators(Rule):
     """An eager operator costs 5 to 20 microseconds of host time wherever it runs."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits for operators on the host."""
         trace, placement = signals.trace, signals.placement
         rows = placement.host_rows
         events = trace.events
@@ -219,13 +215,11 @@ class OutsideCompilation(Rule):
 
     id = "outside-compilation"
     title = "Move host operators out of the TPU step"
-    category = "placement"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(0.05, "share", "XProf also reports it from 5 % of the device's time on.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the core waits for the host."""
         if signals.trace.source.framework == "jax":
             return
         waits = transfer_waits(signals)
@@ -301,12 +295,10 @@ class UnusedDevices(Rule):
 
     id = "unused-devices"
     title = "Use every device, or release it"
-    category = "placement"
     needs = (Need.DEVICE_EVENTS, Need.ALL_DEVICES)
     is_preview = False
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when a described device ran nothing."""
         used, unused = signals.device.used, unused_devices(signals.trace)
         if not unused or used == 0:
             return

@@ -61,7 +61,6 @@ class FullPrecisionCompute(Rule):
 
     id = "full-precision-compute"
     title = "Compute in 16 bits"
-    category = "precision"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.KERNEL_PRECISION)
     is_preview = False
@@ -73,7 +72,6 @@ class FullPrecisionCompute(Rule):
     """Below 1.5 times the rate, casts cost most of the gain."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when 32-bit matrix kernels take a good part of the step."""
         if has_tiled_layouts(signals):
             yield from self._on_tpu(signals)
             yield from self._wide_arrays(signals)
@@ -207,7 +205,6 @@ class Tf32Off(Rule):
 
     id = "tf32-off"
     title = "Allow TF32 for 32-bit matrix products"
-    category = "precision"
     needs = (Need.DEVICE_EVENTS, Need.KERNEL_PRECISION, Need.PEAKS)
     refines = "full-precision-compute"
     is_preview = False
@@ -218,7 +215,6 @@ class Tf32Off(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when 32-bit kernels without tensor cores take a good part of the step."""
         facts = signals.device_facts
         peaks = facts.peaks if facts else None
         # AMD's matrix units multiply full 32-bit numbers, and PyTorch offers no alternative.
@@ -264,7 +260,6 @@ class TensorCoresIdle(Rule):
 
     id = "tensor-cores-idle"
     title = "Run matrix kernels on the tensor cores"
-    category = "precision"
     needs = (Need.DEVICE_EVENTS, Need.SHAPES, Need.PEAKS)
     refines = "slow-matmul"
 
@@ -279,7 +274,6 @@ class TensorCoresIdle(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when matrix kernels without matrix units take a good part of the step."""
         facts, rooflines, kernels = signals.device_facts, roofline(signals), matrix_kernels(signals)
         if facts is None or facts.peaks is None or not facts.peaks.tensor:
             return
@@ -333,7 +327,6 @@ class MisalignedShapes(Rule):
 
     id = "misaligned-shapes"
     title = "Pad matrix sizes to fit the tensor cores"
-    category = "precision"
     needs = (Need.DEVICE_EVENTS, Need.SHAPES, Need.PEAKS)
     refines = "slow-matmul"
     is_preview = False
@@ -344,7 +337,6 @@ class MisalignedShapes(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when slow misaligned products take a good part of the step."""
         rooflines, kernels = roofline(signals), matrix_kernels(signals)
         achieved = rooflines.achievable_ns[kernels.entry] / np.maximum(kernels.duration_ns, 1)
         is_slow = achieved < self.maximum_achieved_share
@@ -448,7 +440,6 @@ class Fp8Opportunity(Rule):
 
     id = "fp8-opportunity"
     title = "Multiply large matrices in fp8"
-    category = "precision"
     needs = (Need.DEVICE_EVENTS, Need.KERNEL_PRECISION, Need.PEAKS)
     is_preview = False
 
@@ -469,7 +460,6 @@ class Fp8Opportunity(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when fp8 could shorten products that take most of the step."""
         facts, products = signals.device_facts, matrix_kernels(signals)
         peaks = facts.peaks if facts else None
         fp8, bf16 = (peaks.flop_per_s(form) if peaks else None for form in ("fp8", "bf16"))

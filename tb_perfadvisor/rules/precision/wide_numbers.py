@@ -38,7 +38,6 @@ class DoublePrecision(Rule):
 
     id = "double-precision"
     title = "Remove accidental 64-bit compute"
-    category = "precision"
     needs = (Need.DEVICE_EVENTS, Need.KERNEL_PRECISION)
     needs_on_cpu = (Need.WORK, Need.HOST_EVENTS, Need.PYTORCH)
     is_preview = False
@@ -49,7 +48,6 @@ class DoublePrecision(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when 64-bit work takes a good part, on a device but not most, of it."""
         if signals.device.is_host_only:
             yield from _on_the_cpu(signals)
             return
@@ -144,13 +142,11 @@ class DoublePrecisionProgram(Rule):
 
     id = "double-precision-program"
     title = "Compute in 32 bits unless the results need more"
-    category = "precision"
     needs = (Need.WORK, Need.XLA_OPERATIONS)
 
     minimum_share = Limit(0.03, "share", "A loss or a learning rate takes less than this.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when 64-bit operations take a good part of the step."""
         operations = [o for o in xla_operations(signals) if _is_wide(o)]
         if not any(_multiplies(o) for o in operations):
             return
@@ -200,7 +196,6 @@ class CastOverhead(Rule):
 
     id = "cast-overhead"
     title = "Convert between data types less often"
-    category = "precision"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS)
     is_preview = False
 
@@ -210,7 +205,6 @@ class CastOverhead(Rule):
     minimum_share = Limit(0.02, "share", "A smaller gain does not justify the search.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when casts take a good part of the device's time."""
         cast, unpacking = casts(signals), weight_unpacking(signals)
         rows = np.concatenate([cast.rows, unpacking.rows])
         now_ns = signals.trace.events.duration_ns[rows]
@@ -258,14 +252,12 @@ class EmulatedSixteenBits(Rule):
 
     id = "emulated-sixteen-bits"
     title = "Compute in a format that the hardware has units for"
-    category = "precision"
     needs = (Need.WORK,)
     is_preview = False
 
     minimum_share = Limit(0.05, "share", "A few layers in another format cost less than this.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when 16-bit numbers are emulated."""
         facts = signals.device_facts
         if signals.device.is_host_only:
             yield from _on_cpu(signals)
@@ -343,7 +335,6 @@ class FullPrecisionOnCpu(Rule):
 
     id = "full-precision-on-cpu"
     title = "Multiply in bfloat16, which this CPU does faster"
-    category = "precision"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.CPU_PROGRAM)
     is_preview = False
 
@@ -352,7 +343,6 @@ class FullPrecisionOnCpu(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when 32-bit products take long enough to be faster in bfloat16."""
         form = in_bfloat16(signals)
         if form is None or self.is_minor(form.expected_ns, signals):
             return

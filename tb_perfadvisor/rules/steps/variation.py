@@ -49,7 +49,6 @@ class LongPrefillStep(Rule):
 
     id = "long-prefill-step"
     title = "Split long prompts into smaller chunks"
-    category = "steps"
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS)
     is_preview = False
 
@@ -63,7 +62,6 @@ class LongPrefillStep(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when decoding requests wait long for prompts."""
         steps = server_steps(signals)
         if steps is None:
             return
@@ -172,7 +170,6 @@ class PeriodicSpikes(Rule):
 
     id = "periodic-spikes"
     title = "Do periodic work less often"
-    category = "steps"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS, Need.SEVERAL_STEPS)
     is_preview = False
 
@@ -181,7 +178,6 @@ class PeriodicSpikes(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when steps spike at equal distances."""
         variation = step_variation(signals)
         spikes = variation.spikes
         if spikes is None:
@@ -238,7 +234,6 @@ class StepDrift(Rule):
 
     id = "step-drift"
     title = "Find what grows from step to step"
-    category = "steps"
     needs = (Need.WORK, Need.STEPS, Need.SEVERAL_STEPS)
 
     minimum_steps = 10
@@ -249,7 +244,6 @@ class StepDrift(Rule):
     """Other programs come and go, and steps that share a core with them vary."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the step time rises."""
         variation = step_variation(signals)
         count = len(variation.duration_ns)
         if count < self.minimum_steps:
@@ -310,7 +304,6 @@ class StepOutliers(Rule):
 
     id = "step-outliers"
     title = "Look into the slow steps"
-    category = "steps"
     needs = (Need.WORK, Need.STEPS, Need.SEVERAL_STEPS)
     is_preview = False
 
@@ -321,7 +314,6 @@ class StepOutliers(Rule):
     """Gaps between steps that take more than this have a finding of their own."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when a few steps stand out."""
         variation = step_variation(signals)
         outliers = variation.outliers
         count = len(variation.duration_ns)
@@ -415,7 +407,6 @@ class WarmUpInProfile(Rule):
 
     id = "warm-up-in-profile"
     title = "Start recording after the warm-up"
-    category = "steps"
     needs = (Need.WORK, Need.HOST_EVENTS)
     is_preview = False
 
@@ -425,7 +416,6 @@ class WarmUpInProfile(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the start distorts the numbers."""
         if len(signals.steps) > 1:
             yield from self._by_steps(signals)
         else:

@@ -50,7 +50,6 @@ class GroupedConvolution(CostlyOperations):
         return grouping is not None and grouping.channels > 1
 
     def selected(self, signals: Signals) -> list[XlaOperation]:
-        """The convolutions that take longer than with one group, and the copies for them."""
         columns = (column.tolist() for column in (signals.hlo.op, signals.hlo.total_ns))
         total_ns = dict(zip(*columns, strict=True))
         count = dict(zip(signals.hlo.op.tolist(), signals.hlo.count.tolist(), strict=True))
@@ -98,7 +97,6 @@ class OneHotProduct(CostlyOperations):
     changes = ("rows-by-index",)
 
     def selected(self, signals: Signals) -> list[XlaOperation]:
-        """Such products, and what makes the one-hot matrix."""
         rows = int(self.smallest_table)
         found = one_hot_operations(signals, smallest_table=rows)
         found |= one_hot_makers(signals, smallest_table=rows)
@@ -265,7 +263,6 @@ class TransposeOverhead(CostlyOperations):
         return 0.0 if at_peak or len(spaces) == 1 else needed_ns(signals, operation)
 
     def selected(self, signals: Signals) -> list[XlaOperation]:
-        """Layout changes, without those that a grouped convolution needs for its groups."""
         of_groups = rearranging_copies(signals)
         return [o for o in super().selected(signals) if o.op not in of_groups]
 

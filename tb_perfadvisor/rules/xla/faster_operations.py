@@ -64,7 +64,6 @@ class BothBranches(FasterOperations):
     changes = ("one-branch",)
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        """The operations of branches, of which those that are taken remain."""
         return [
             FasterOperation(o, expected * now, best * now, worst * now)
             for found in both_branches(signals)
@@ -74,7 +73,6 @@ class BothBranches(FasterOperations):
         ]
 
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        """The costliest choice."""
         worst = max(both_branches(signals), key=lambda one: total_ns(signals, one.operations))
         where = f" ({worst.line})" if worst.line else ""
         return f"a select of {worst.branches} results{where}", (
@@ -104,11 +102,9 @@ class CostlyProductOrder(FasterOperations):
     changes = ("other-order",)
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        """The products in the costlier order."""
         return in_other_order(signals)
 
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        """The pair that saves most."""
         found = costly_orders(signals)
         best = min(found, key=lambda pair: pair.share)
         program = best.running.program
@@ -135,11 +131,9 @@ class EarlyReduction(FasterOperations):
     changes = ("columns-first",)
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        """The all-reduces of the larger arrays."""
         return with_later_reductions(signals)
 
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        """The largest array that is summed up."""
         found = early_reductions(signals)
         largest = max(found, key=lambda r: r.running.program.shape_of(r.reduced).padded_bytes)
         program = largest.running.program
@@ -163,11 +157,9 @@ class ProductsInLoop(FasterOperations):
     changes = ("product-before-loop",)
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        """The products in loops, with their part of one before."""
         return before_loops(signals)
 
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        """The largest product."""
         found = loop_products(signals)
         largest = max(
             found, key=lambda one: one.trips * one.running.program.shape_of(one.product).elements
@@ -195,11 +187,9 @@ class RepeatedProducts(FasterOperations):
     changes = ("batch-over-devices", "weights-over-devices")
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        """The products that are the same everywhere."""
         return without_repetition(signals)
 
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        """How many devices repeat what."""
         found = repeated_products(signals)
         running, rows = max(found, key=lambda pair: total_ns(signals, pair[0].of(pair[1])))
         devices = running.program.devices
@@ -233,11 +223,9 @@ class RewrittenArrays(FasterOperations):
     changes = ("slice-in-place", "rows-of-gradient", "order-by-index")
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        """The operations that write the arrays."""
         return rewritten_arrays(signals)
 
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        """Which arrays are written, and how."""
         found = [update for update in updates(signals) if update.how in _HOW]
         size = format_bytes(sum(update.shape.padded_bytes for update in found))
         largest = max(found, key=lambda update: update.shape.padded_bytes)
@@ -266,7 +254,6 @@ class SortedForFew(FasterOperations):
     noun = "operation"
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        """The sorts, and what is computed for them."""
         faster: dict[int, FasterOperation] = {}
         for found in partly_used_sorts(signals):
             expected, best, worst = _SAMPLED if found.is_random else _SELECTED
@@ -283,7 +270,6 @@ class SortedForFew(FasterOperations):
         return ("draw-indices",) if is_random else ("select-the-largest",)
 
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        """The costliest sort."""
         worst = max(partly_used_sorts(signals), key=lambda one: total_ns(signals, [one.operation]))
         line = signals.trace.text(int(signals.trace.hlo.source_line[worst.operation.op]))
         what = "random numbers" if worst.is_random else "elements"
@@ -306,7 +292,6 @@ class UndonatedArguments(FasterOperations):
     needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding if the copies take a good part of the step."""
         copies = copies_on_cpu(signals)
         if copies is None:
             yield from super().check(signals)
@@ -329,11 +314,9 @@ class UndonatedArguments(FasterOperations):
         )
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        """The copies, and what else works on the arrays."""
         return copied_updates(signals)
 
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        """Which arrays are copied."""
         found = undonated(signals)
         size = format_bytes(sum(update.shape.padded_bytes for update in found))
         return f"{len(found)} arrays of {size}", (
@@ -356,11 +339,9 @@ class UnusedResults(FasterOperations):
     changes = ("select-first", "stride-of-convolution")
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        """The products, and what works on their results."""
         return without_unused_parts(signals)
 
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        """The largest product of which a part is used."""
         found = partly_used_products(signals)
         worst = max(found, key=lambda part: part.running.program.shape_of(part.product).elements)
         program = worst.running.program
@@ -390,7 +371,6 @@ class WideWeights(FasterOperations):
     reads_less = True
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        """The operations that read wide weights, if that takes most of the step."""
         reads = self._reads(signals)
         if reads is None or reads.read_ns < self.minimum_read_share * signals.attribution.window_ns:
             return ()
@@ -398,7 +378,6 @@ class WideWeights(FasterOperations):
         return in_proportion(signals, reads.operations, (0.0, expected, high))
 
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        """How much each step reads."""
         reads = self._reads(signals)
         size, read_ns = (reads.size_bytes, reads.read_ns) if reads is not None else (0, 0.0)
         each = format_bytes(round(size / signals.steps.count))
@@ -424,11 +403,9 @@ class WidenedWeights(FasterOperations):
     changes = ("scale-the-result",)
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        """The operations that widen weights."""
         return without_widening(signals)
 
     def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        """How many matrices are widened."""
         found = without_widening(signals)
         shape = found[0].operation.instruction.results[0]
         return f"{len(found)} operations", (

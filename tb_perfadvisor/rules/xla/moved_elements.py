@@ -83,7 +83,6 @@ class BroadcastOverhead(CostlyOperations):
         return max(stored_bytes(*kept) / bytes_per_s * NS_PER_S, product_ns or 0.0)
 
     def selected(self, signals: Signals) -> list[XlaOperation]:
-        """Without what computes more of each pair of elements than products could."""
         needed = nonlinear_pairs(signals)
         return [o for o in super().selected(signals) if o.op not in needed]
 

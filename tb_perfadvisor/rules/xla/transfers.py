@@ -40,7 +40,6 @@ class BarrierWait(Rule):
 
     id = "barrier-wait"
     title = "Balance the cores so that none waits at barriers"
-    category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.BARRIERS)
 
     minimum_share = Limit(
@@ -48,7 +47,6 @@ class BarrierWait(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when a good part of the step is spent at barriers."""
         trace, window = signals.trace, signals.attribution
         events, rows = trace.events, barriers(trace)
         rows = rows[trace.tracks.device[events.track[rows]] == signals.device.index]
@@ -80,7 +78,6 @@ class SlowCrossSlice(Rule):
 
     id = "slow-cross-slice"
     title = "Send less data between slices, or send it earlier"
-    category = "xla"
     refines = "exposed-communication"
     needs = (Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.TILED_LAYOUTS)
 
@@ -89,7 +86,6 @@ class SlowCrossSlice(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when cores wait long for the network between slices."""
         events, transfers = signals.trace.events, cross_slice(signals)
         done = transfers.done
         claims = intersect(
@@ -158,7 +154,6 @@ class SynchronousCollectives(Rule):
 
     id = "synchronous-collectives"
     title = "Overlap asynchronous collectives with compute"
-    category = "xla"
     refines = "exposed-communication"
     needs = (Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.TILED_LAYOUTS)
 
@@ -170,7 +165,6 @@ class SynchronousCollectives(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when pairs with nothing in between take a good part of the step."""
         trace, pairs, attribution = signals.trace, async_pairs(signals), signals.attribution
         events = trace.events
         whole_ns = pairs.between_ns + events.duration_ns[pairs.done]
@@ -216,7 +210,6 @@ class HostOffloadCopies(Rule):
 
     id = "host-offload-copies"
     title = "Keep arrays on the device, or hide their transfers"
-    category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
     is_preview = False
 
@@ -225,7 +218,6 @@ class HostOffloadCopies(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when the device waits long for host memory."""
         claims, window_ns = offload_waits(signals), signals.attribution.window_ns
         waited_ns = total_ns(claims)
         if self.is_minor(waited_ns, signals):

@@ -145,7 +145,6 @@ class LowMatrixUnitUse(Rule):
 
     id = "low-matrix-unit-use"
     title = "Keep the matrix unit busy"
-    category = "xla"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS, Need.PEAKS)
     needs_of_sums = (Need.DEVICE_EVENTS, Need.MATRIX_UNIT)
@@ -161,7 +160,6 @@ class LowMatrixUnitUse(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when a program of matrix products uses little of the unit."""
         if signals.trace.totals is not None:
             yield from self._of_sums(signals, signals.trace.totals)
             return
@@ -256,7 +254,6 @@ class PaddedShapes(Rule):
 
     id = "padded-shapes"
     title = "Fit shapes to the TPU's tiles"
-    category = "xla"
     reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
     is_preview = True
@@ -275,7 +272,6 @@ class PaddedShapes(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when operations on padding take a good part of the step."""
         padded = [
             o for o in operation_paddings(signals) if o.padding.most_share >= self.minimum_op_share
         ]
@@ -382,7 +378,6 @@ class SmallBatch(Rule):
 
     id = "small-batch"
     title = "Process more samples in each step"
-    category = "xla"
     refines = "low-matrix-unit-use"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS, Need.PEAKS)
 
@@ -394,7 +389,6 @@ class SmallBatch(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when a step mostly reads weights, for few rows."""
         weights = read_weights(signals)
         if weights is None:
             return
@@ -477,7 +471,6 @@ class ShortLoopTrips(Rule):
 
     id = "short-loop-trips"
     title = "Unroll loops of very short trips"
-    category = "xla"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS)
 
     minimum_share = Limit(0.1, "share", "A fifth of a smaller share is less than 2 % of the step.")
@@ -488,7 +481,6 @@ class ShortLoopTrips(Rule):
     """Fewer trips start within a microsecond or two."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding when loops of short trips take a good part of the step."""
         found, events, window = loops(signals), signals.trace.events, signals.attribution
         is_short = found.trips >= self.minimum_trips
         is_short &= events.duration_ns[found.row] < self.maximum_trip_ns * found.trips
