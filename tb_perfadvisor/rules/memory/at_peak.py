@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.declared import declared
 from tb_perfadvisor.rules.evidence.memory import memory_by_line, memory_over_time
 from tb_perfadvisor.rules.finding import Column, Evidence, Finding, MemorySaving, Severity, Table
 from tb_perfadvisor.signals import Need, Signals
@@ -19,6 +22,7 @@ from tb_perfadvisor.signals.snapshots.course import (
     snapshot_capacity_bytes,
 )
 from tb_perfadvisor.signals.snapshots.held import (
+    Held,
     autocast_copies,
     idle_gradients,
     intermediate_results,
@@ -78,19 +82,21 @@ def evidence_at_peak(course: Course, title: str, chosen: NDArray[np.bool_]) -> t
     return memory_by_line(title, holders), *memory_over_time(course)
 
 
-class AutocastWeightCopies(Rule):
-    """Autocast's copies of the weights raise the peak of a forward pass."""
+class HeldAtPeak(Rule):
+    """Evaluator of the rules about one kind of tensors, which a signal finds."""
 
-    id = "autocast-weight-copies"
-    title = "Let autocast keep no copies of weights"
     reads_sums = True
-    needs = (Need.MEMORY_SNAPSHOT,)
-    is_preview = False
-
-    minimum_share = Limit(0.05, "share", "Less than 5 % rarely decides whether a model fits.")
+    needs: ClassVar[tuple[Need, ...]] = (Need.MEMORY_SNAPSHOT,)
+    summary: ClassVar[str]
+    """What holds how much, with the names of `check`."""
+    holders: ClassVar[str]
+    """The title of the table of lines that allocate them."""
+    changes: ClassVar[tuple[str, ...]]
+    has_price: ClassVar[bool] = False
+    """Whether freeing them costs time or accuracy."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        course, found = memory_course(signals), autocast_copies(signals)
+        course, found = memory_course(signals), _FINDERS[self.id](signals)
         if course is None or found is None:
             return
         saving = memory_saving(course, found.freed_bytes)
@@ -98,94 +104,49 @@ class AutocastWeightCopies(Rule):
             return
         yield Finding(
             instance=less_at_peak(saving),
-            summary=(
-                f"{found.count:,} copies that autocast keeps of weights hold"
-                f" {part_of_peak(course, found.held_bytes)}. Without them, the peak is"
-                f" {format_bytes(saving.bytes)} lower. Autocast saves no memory here."
+            summary=self.summary.format(
+                count=found.count,
+                tensors=f"{found.count:,} tensor{'s' if found.count > 1 else ''}",
+                hold=f"hold{'s' if found.count == 1 else ''}",
+                place=found.place,
+                at_place=f" at {found.place}" if found.place else "",
+                part=part_of_peak(course, found.held_bytes),
+                freed=format_bytes(saving.bytes),
             ),
-            severity=severity_of_memory(signals, course, saving),
-            memory=saving,
-            evidence=evidence_at_peak(course, "Copies at the peak", found.at_peak),
-            remedies=advise("autocast-without-cache", "weights-in-16-bits"),
-        )
-
-
-class IdleGradients(Rule):
-    """Gradients of the step before are alive at the peak."""
-
-    id = "idle-gradients"
-    title = "Free gradients after each step"
-    reads_sums = True
-    needs = (Need.MEMORY_HISTORY,)
-
-    minimum_share = Limit(0.03, "share", "Less than 3 % rarely decides whether a batch fits.")
-
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        course, found = memory_course(signals), idle_gradients(signals)
-        if course is None or found is None:
-            return
-        saving = memory_saving(course, found.freed_bytes)
-        if saving.share < self.minimum_share:
-            return
-        yield Finding(
-            instance=less_at_peak(saving),
-            summary=(
-                f"{found.count:,} gradients that the optimizer has used already hold"
-                f" {part_of_peak(course, found.held_bytes)}. Freed after each step, they lower it"
-                f" by {format_bytes(saving.bytes)}."
-            ),
-            severity=severity_of_memory(signals, course, saving),
-            memory=saving,
-            evidence=evidence_at_peak(course, "Gradients of the step before", found.at_peak),
-            remedies=advise("freed-gradients"),
-        )
-
-
-class KeptActivations(Rule):
-    """The activations of all blocks are alive at the peak."""
-
-    id = "kept-activations"
-    title = "Recompute the activations of blocks"
-    reads_sums = True
-    needs = (Need.MEMORY_SNAPSHOT,)
-    is_preview = False
-
-    minimum_share = Limit(
-        0.05, "share", "Recomputing takes about a third more time, which less is not worth."
-    )
-
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        course, found = memory_course(signals), kept_activations(signals)
-        if course is None or found is None:
-            return
-        saving = memory_saving(course, found.freed_bytes)
-        if saving.share < self.minimum_share:
-            return
-        yield Finding(
-            instance=less_at_peak(saving),
-            summary=(
-                f"{found.calls} calls at {found.place} keep"
-                f" {part_of_peak(course, found.held_bytes)}. If each kept only its result, and the"
-                f" backward pass repeated one call at a time, the peak would be"
-                f" {format_bytes(saving.bytes)} lower."
-            ),
-            severity=severity_of_memory(signals, course, saving, has_price=True),
+            severity=severity_of_memory(signals, course, saving, has_price=self.has_price),
             memory=saving,
             evidence=(
-                Table(
-                    "Where to checkpoint",
-                    (
-                        Column("source", "Called at"),
-                        Column("calls", "Calls", "count"),
-                        Column("bytes", "Kept", "bytes"),
-                        Column("freed", "Freed at the peak", "bytes"),
-                    ),
-                    ((found.place, found.calls, found.held_bytes, saving.bytes),),
-                ),
-                *evidence_at_peak(course, "Kept by these calls", found.at_peak),
+                *((_where_to_checkpoint(found),) if self.id == "kept-activations" else ()),
+                *evidence_at_peak(course, self.holders, found.at_peak),
             ),
-            remedies=advise("activation-checkpointing", "no-gradients"),
+            remedies=advise(*self.changes),
         )
+
+
+def _where_to_checkpoint(found: Held) -> Table:
+    return Table(
+        "Where to checkpoint",
+        (
+            Column("source", "Called at"),
+            Column("calls", "Calls", "count"),
+            Column("bytes", "Kept", "bytes"),
+            Column("freed", "Freed at the peak", "bytes"),
+        ),
+        ((found.place, found.count, found.held_bytes, found.freed_bytes),),
+    )
+
+
+_FINDERS: Mapping[str, Callable[[Signals], Held | None]] = MappingProxyType(
+    {
+        "autocast-weight-copies": autocast_copies,
+        "idle-gradients": idle_gradients,
+        "kept-activations": kept_activations,
+        "out-of-place-update": intermediate_results,
+        "stored-attention-scores": stored_attention,
+        "stored-logits": stored_logits,
+    }
+)
+RULES = declared(HeldAtPeak, __name__)
 
 
 _SHARDS = 8
@@ -243,38 +204,6 @@ class OptimizerStateMemory(Rule):
         )
 
 
-class OutOfPlaceUpdate(Rule):
-    """Intermediate results of an update make the peak."""
-
-    id = "out-of-place-update"
-    title = "Update tensors in place"
-    reads_sums = True
-    needs = (Need.MEMORY_SNAPSHOT,)
-    is_preview = False
-
-    minimum_share = Limit(0.05, "share", "Less than 5 % rarely decides whether a batch fits.")
-
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        course, found = memory_course(signals), intermediate_results(signals)
-        if course is None or found is None:
-            return
-        saving = memory_saving(course, found.freed_bytes)
-        if saving.share < self.minimum_share:
-            return
-        yield Finding(
-            instance=less_at_peak(saving),
-            summary=(
-                f"{found.count} tensors of one size that {found.place} makes and drops again hold"
-                f" {part_of_peak(course, found.held_bytes)}. With one at a time, the peak is"
-                f" {format_bytes(saving.bytes)} lower."
-            ),
-            severity=severity_of_memory(signals, course, saving),
-            memory=saving,
-            evidence=evidence_at_peak(course, "Intermediate results at the peak", found.at_peak),
-            remedies=advise("in-place-update"),
-        )
-
-
 class ResidentMemory(Rule):
     """Nearly all memory at the peak is there from start to end."""
 
@@ -325,76 +254,6 @@ class ResidentMemory(Rule):
         return (
             f" The allocator holds {format_bytes(max(unused_bytes, 0))} more than that peak, so"
             " fragmentation is not the cause if memory runs out."
-        )
-
-
-class StoredAttentionScores(Rule):
-    """Attention matrices fill the memory at the peak."""
-
-    id = "stored-attention-scores"
-    title = "Use fused attention"
-    reads_sums = True
-    needs = (Need.MEMORY_SNAPSHOT,)
-    is_preview = False
-
-    minimum_share = Limit(0.02, "share", "Data of another length changes the peak by as much.")
-
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        course, found = memory_course(signals), stored_attention(signals)
-        if course is None or found is None:
-            return
-        saving = memory_saving(course, found.freed_bytes)
-        if saving.share < self.minimum_share:
-            return
-        count = int(found.at_peak.sum())
-        yield Finding(
-            instance=less_at_peak(saving),
-            summary=(
-                f"{count:,} tensor{'s' if count > 1 else ''} of the size of attention scores, from"
-                f" {found.places[0]}, hold {part_of_peak(course, found.held_bytes)}. Fused"
-                f" attention makes none of them: the peak is {format_bytes(saving.bytes)} lower."
-            ),
-            severity=severity_of_memory(signals, course, saving),
-            memory=saving,
-            evidence=evidence_at_peak(course, "Attention scores at the peak", found.at_peak),
-            remedies=advise("fused-attention"),
-        )
-
-
-class StoredLogits(Rule):
-    """Logits over a vocabulary are alive several times at the peak."""
-
-    id = "stored-logits"
-    title = "Compute the loss in parts"
-    reads_sums = True
-    needs = (Need.MEMORY_SNAPSHOT,)
-    is_preview = False
-
-    minimum_share = Limit(
-        0.03, "share", "A change of the loss for less is not worth checking its gradients."
-    )
-
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        course, found = memory_course(signals), stored_logits(signals)
-        if course is None or found is None:
-            return
-        saving = memory_saving(course, found.freed_bytes)
-        if saving.share < self.minimum_share:
-            return
-        where = f" at {found.place}" if found.place else ""
-        count = f"{found.copies} tensors" if found.copies > 1 else "A tensor"
-        yield Finding(
-            instance=less_at_peak(saving),
-            summary=(
-                f"{count} of the size of the logits{where}"
-                f" hold{'s' if found.copies == 1 else ''} {part_of_peak(course, found.held_bytes)}."
-                f" Computed in parts, the loss needs an eighth of that, and the peak is"
-                f" {format_bytes(saving.bytes)} lower."
-            ),
-            severity=severity_of_memory(signals, course, saving),
-            memory=saving,
-            evidence=evidence_at_peak(course, "Logits at the peak", found.at_peak),
-            remedies=advise("fused-loss", "loss-in-parts"),
         )
 
 

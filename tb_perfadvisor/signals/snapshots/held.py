@@ -36,23 +36,22 @@ _SAME_SHARE = 0.9
 """Lines that free about as much as another one call the same blocks."""
 
 
-class RepeatedCall(Struct, frozen=True):
-    """A line that calls blocks, and what they keep."""
+class Held(Struct, frozen=True):
+    """Tensors of one kind that are alive at the peak of one device."""
 
     place: str
-    """`model.py:253 forward`."""
-    calls: int
-    """How many calls' tensors are alive at the peak."""
+    """The line or function that makes them; empty if unknown."""
+    count: int
+    """Of tensors, or of calls that keep them."""
     held_bytes: int
-    """What they hold at the peak."""
     at_peak: NDArray[np.bool_]
-    """Which allocations these are; shape (allocations,)."""
+    """Which allocations they are; shape (allocations,)."""
     freed_bytes: int
-    """By how much the peak falls if each call keeps only its result, the next one's input."""
+    """By how much the peak falls without what is not needed of them."""
 
 
 @memoized
-def kept_activations(signals: Signals) -> RepeatedCall | None:
+def kept_activations(signals: Signals) -> Held | None:
     """The line whose calls could free most at the peak; None if none repeats."""
     course, sites = memory_course(signals), allocation_sites(signals)
     if course is None or sites is None:
@@ -97,7 +96,7 @@ def _calls(sites: Sites, alive: set[int]) -> dict[Frame, list[int]]:
 
 def _repeated(
     course: Course, frame: Frame, below: NDArray[np.bool_], is_alive: NDArray[np.bool_]
-) -> RepeatedCall | None:
+) -> Held | None:
     """The calls of one line; None if they do not repeat."""
     allocations = course.allocations
     alive = allocations.select(is_alive)
@@ -117,7 +116,7 @@ def _repeated(
     result = int(alive.stack[np.argmax(np.where(call == call.max() - 1, alive.since, -1))])
     removed = held_bytes(course, below & (allocations.stack != result))
     removed = np.maximum(removed - of_call, 0)
-    return RepeatedCall(
+    return Held(
         shown(frame), calls, int(alive.bytes.sum()), is_alive, freed_at_peak(course, removed)
     )
 
@@ -141,19 +140,8 @@ def _number_of_calls(count: Int64, held: NDArray[np.float64]) -> int | None:
 _FORWARD, _BACKWARD, _OPTIMIZER = 0, 1, 2
 
 
-class IdleGradients(Struct, frozen=True):
-    """Gradients of an earlier step that are alive at the peak of one device."""
-
-    at_peak: NDArray[np.bool_]
-    """Which allocations they are; shape (allocations,)."""
-    count: int
-    held_bytes: int
-    freed_bytes: int
-    """By how much the peak falls if each step frees its gradients."""
-
-
 @memoized
-def idle_gradients(signals: Signals) -> IdleGradients | None:
+def idle_gradients(signals: Signals) -> Held | None:
     """Gradients that the optimizer has used already; None without any.
 
     Gradients that are accumulated over several backward passes are in use from the first of them
@@ -182,9 +170,8 @@ def idle_gradients(signals: Signals) -> IdleGradients | None:
     removed[:stepped] = 0
     # Earlier steps would be as full, but for the gradients that they leave.
     later = np.maximum(course.allocated_bytes - removed, 0)
-    return IdleGradients(
-        is_idle, int(is_idle.sum()), held, course.peak_allocated_bytes - int(later[stepped:].max())
-    )
+    freed = course.peak_allocated_bytes - int(later[stepped:].max())
+    return Held("", int(is_idle.sum()), held, is_idle, freed)
 
 
 def _phases(course: Course, sites: Sites) -> Int64:
@@ -305,21 +292,8 @@ _FEWEST = 3
 """An update out of place needs its operand and its result. More are intermediate results."""
 
 
-class Copies(Struct, frozen=True):
-    """Copies that are alive at the peak of one device."""
-
-    place: str
-    """What makes them."""
-    at_peak: NDArray[np.bool_]
-    """Which allocations they are; shape (allocations,)."""
-    count: int
-    held_bytes: int
-    freed_bytes: int
-    """By how much the peak falls without them."""
-
-
 @memoized
-def autocast_copies(signals: Signals) -> Copies | None:
+def autocast_copies(signals: Signals) -> Held | None:
     """Copies in 16 bits that autocast keeps of weights, in a program that keeps nothing else.
 
     None if a backward pass was recorded, or if the forward pass keeps its activations for one: then
@@ -339,17 +313,12 @@ def autocast_copies(signals: Signals) -> Copies | None:
         return None
     # The copy that is being used is needed.
     removed = held_bytes(course, is_copy) - int(allocations.bytes[is_copy].max())
-    return Copies(
-        "autocast",
-        is_copy & is_alive,
-        int((is_copy & is_alive).sum()),
-        held,
-        freed_at_peak(course, np.maximum(removed, 0)),
-    )
+    freed = freed_at_peak(course, np.maximum(removed, 0))
+    return Held("", int((is_copy & is_alive).sum()), held, is_copy & is_alive, freed)
 
 
 @memoized
-def intermediate_results(signals: Signals) -> Copies | None:
+def intermediate_results(signals: Signals) -> Held | None:
     """Tensors of one size that one function makes and drops again, of which several are alive.
 
     Only outside of modules and of the backward pass: where gradients flow, a result cannot be
@@ -369,7 +338,7 @@ def intermediate_results(signals: Signals) -> Copies | None:
         if frame is not None:
             functions[frame.file, frame.function].append(stack)
             frames.setdefault((frame.file, frame.function), frame)
-    best: Copies | None = None
+    best: Held | None = None
     for key, stacks in functions.items():
         made = is_short & np.isin(allocations.stack, stacks)
         size, count = np.unique(allocations.bytes[made & is_alive], return_counts=True)
@@ -382,7 +351,7 @@ def intermediate_results(signals: Signals) -> Copies | None:
         freed = freed_at_peak(course, removed)
         if best is None or freed > best.freed_bytes:
             held = int(allocations.bytes[alive].sum())
-            best = Copies(shown(frames[key]), alive, int(alive.sum()), held, freed)
+            best = Held(shown(frames[key]), int(alive.sum()), held, alive, freed)
     return best
 
 

@@ -18,12 +18,12 @@ import re
 from collections import defaultdict
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.snapshots.course import Course, freed_at_peak, held_bytes, memory_course
+from tb_perfadvisor.signals.snapshots.held import Held
 from tb_perfadvisor.signals.snapshots.sites import Site, Sites, allocation_sites, line_of, shown
 from tb_perfadvisor.trace.memory_snapshot import Frame
 from tb_perfadvisor.trace.tables import Int64
@@ -37,21 +37,8 @@ _MULTIPLES = (0.5, 1.0, 2.0)
 _ROUNDING = 0.001
 
 
-class StoredAttention(Struct, frozen=True):
-    """Attention matrices of one device."""
-
-    places: tuple[str, ...]
-    """The functions that make them, that with the most memory at the peak first."""
-    at_peak: NDArray[np.bool_]
-    """Which allocations they are, of those that are alive at the peak; shape (allocations,)."""
-    held_bytes: int
-    """What they hold at the peak."""
-    freed_bytes: int
-    """By how much the peak falls without them."""
-
-
 @memoized
-def stored_attention(signals: Signals) -> StoredAttention | None:
+def stored_attention(signals: Signals) -> Held | None:
     """Attention matrices that are alive at the peak; None without any."""
     course, sites = memory_course(signals), allocation_sites(signals)
     if course is None or sites is None:
@@ -71,8 +58,8 @@ def stored_attention(signals: Signals) -> StoredAttention | None:
     if not held:
         return None
     freed = freed_at_peak(course, held_bytes(course, chosen))
-    places = sorted(by_place, key=lambda place: -by_place[place])
-    return StoredAttention(tuple(places), chosen & is_alive, held, freed)
+    place = max(by_place, key=lambda place: by_place[place])
+    return Held(place, int((chosen & is_alive).sum()), held, chosen & is_alive, freed)
 
 
 def _scopes(sites: Sites) -> dict[Frame, list[int]]:
@@ -204,22 +191,8 @@ _PARTS = 8
 thousands of tokens."""
 
 
-class StoredLogits(Struct, frozen=True):
-    """Tensors of a value for each token and word, on one device."""
-
-    place: str | None
-    """The line that computes the loss."""
-    at_peak: NDArray[np.bool_]
-    """Which allocations they are, of those alive at the peak; shape (allocations,)."""
-    copies: int
-    """How many of them are alive at the peak."""
-    held_bytes: int
-    freed_bytes: int
-    """By how much the peak falls if the loss is computed in parts."""
-
-
 @memoized
-def stored_logits(signals: Signals) -> StoredLogits | None:
+def stored_logits(signals: Signals) -> Held | None:
     """Logits and copies of them that are alive at the peak; None without any."""
     course, sites = memory_course(signals), allocation_sites(signals)
     if course is None or sites is None:
@@ -247,13 +220,9 @@ def stored_logits(signals: Signals) -> StoredLogits | None:
         for stack in allocations.stack[in_loss & is_large]
         if not sites.of(int(stack)).is_backward
     ]
-    return StoredLogits(
-        place=lines[0] if lines else None,
-        at_peak=is_alive,
-        copies=int(is_alive.sum()),
-        held_bytes=held,
-        freed_bytes=freed_at_peak(course, removed - removed // _PARTS),
-    )
+    freed = freed_at_peak(course, removed - removed // _PARTS)
+    place = lines[0] if lines else None
+    return Held(place or "", int(is_alive.sum()), held, is_alive, freed)
 
 
 def _is_loss(site: Site) -> bool:
