@@ -115,8 +115,8 @@ def _spec(
     memory = row["memory_gib"] * _GIB if "memory_gib" in row else row["memory_gb"] * 10**9
     return DeviceSpec(
         name=row["name"],
-        vendor=row["vendor"],
-        kind=row["kind"],
+        vendor=row.get("vendor", "nvidia"),
+        kind=row.get("kind", "gpu"),
         architecture=row.get("architecture", ""),
         multiprocessors=row.get("multiprocessors"),
         peaks=Peaks(
