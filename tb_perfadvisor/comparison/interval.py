@@ -26,7 +26,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.comparison.run_facts import RunFacts
-from tb_perfadvisor.contract.pace import Mark, MarkVerdict, Pace
+from tb_perfadvisor.contract.run_row import Mark, MarkVerdict, Pace
 from tb_perfadvisor.trace.tables import Float64
 
 CONFIDENCE = 0.95

@@ -14,7 +14,7 @@ import numpy as np
 
 from tb_perfadvisor.comparison.memory_changes import MemoryFacts, memory_facts
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.contract.run_row import report_name
+from tb_perfadvisor.contract.names import report_name
 from tb_perfadvisor.engine.analysis import Analysis, RankedFinding
 from tb_perfadvisor.rules.finding import Saving
 from tb_perfadvisor.signals import Cause, Signals

@@ -1,14 +1,17 @@
-"""A capture in a table of captures: its name and its row, the same in the terminal and the tab."""
+"""What a table of captures shows of one: its row, its pace, and whether it got slower.
+
+The terminal and the tab show the same. The list in the tab needs nothing else of a report.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
-from tb_perfadvisor.contract import model
-from tb_perfadvisor.ingest.captures import COMPILE_LOG_FORMAT
-from tb_perfadvisor.plain_text import plain
+Severity = Literal["high", "medium", "low"]
+TrustLevel = Literal["solid", "limited", "do not act"]
+MarkVerdict = Literal["slower", "faster", "inconclusive"]
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,50 +30,26 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """That finding in the tab's links: its rule, and a number if the rule has several findings."""
     saves_share: float | None
     """The share of the step that it is expected to save."""
-    severity: model.Severity | None
-    trust: model.TrustLevel = "solid"
+    severity: Severity | None
+    trust: TrustLevel = "solid"
 
 
-def run_row(report: model.Report) -> RunRow:
-    """The row of a report."""
-    finding = report.findings[report.first.index] if report.first is not None else None
-    return RunRow(
-        framework=report.framework,
-        device=device_name(report),
-        is_synthetic=report.is_synthetic,
-        step_time_ns=report.overview.step_time_ns,
-        headline=report.headline,
-        first_change=finding.title if finding else None,
-        finding=finding_id(report.findings, report.first.index)
-        if report.first is not None
-        else None,
-        saves_share=finding.saving.share_expected if finding and finding.saving else None,
-        severity=finding.severity if finding else None,
-        trust=report.trust.level,
-    )
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the steps of a recording take, and what must be equal to compare them."""
+
+    block_ns: list[int]
+    """Total times of neighboring steps, in order."""
+    block_steps: list[int]
+    """How many steps each block has."""
+    setup: str
+    """The program and the machine, as far as the recording states them."""
 
 
-def report_name(report: model.Report) -> str:
-    """The name of a report: its run and session. The root of a logdir has no name."""
-    # If the path names a session, run and session are equal: show the name once.
-    parts = dict.fromkeys(part for part in (report.run, report.session) if part not in ("", "."))
-    return plain(" / ".join(parts)) or "."
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """How the steps of a recording compare with those of another."""
 
-
-def device_name(report: model.Report) -> str:
-    """`CPU`, or the accelerator with the number in use."""
-    device = report.workers[report.reference_worker].device
-    if report.formats == [COMPILE_LOG_FORMAT]:
-        return "unknown"  # the log names no device
-    if device is None:
-        return "CPU"
-    name = device.name or device.kind.upper()
-    count = sum(worker.device.used or 0 for worker in report.workers if worker.device is not None)
-    return f"{count} × {name}" if count > 1 else name
-
-
-def finding_id(findings: Sequence[model.FindingInfo], index: int) -> str:
-    """What links and notes call a finding: its rule, and a number if that has several."""
-    rule_id = findings[index].rule_id
-    number = sum(finding.rule_id == rule_id for finding in findings[: index + 1])
-    return rule_id if number == 1 else f"{rule_id}~{number}"
+    base: str
+    """The id of the other capture."""
+    change_share: float
+    """Of the mean step: 0.1 takes a tenth longer."""
+    verdict: MarkVerdict

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from tb_perfadvisor.ingest.files.containment import BoundedDirectory
-from tb_perfadvisor.rules.entry_points import added_rules
+from tb_perfadvisor.rules import added_rules
 from tb_perfadvisor.version import VERSION
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from functools import partial
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.captures import Capture, ProfileFile
 from tb_perfadvisor.ingest.files.access import open_file
-from tb_perfadvisor.ingest.tf_tools.naming import may_hold_steps, tools_of
+from tb_perfadvisor.ingest.tf_tools import may_hold_steps, tools_of
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace import StatedResults
 

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
+from tb_perfadvisor.contract.partners import Partner, suggest_partners
 from tb_perfadvisor.ingest.profile_tab import profile_target
 from tb_perfadvisor.plugin.catalog import Catalog, Entry
-from tb_perfadvisor.plugin.code import Code
 from tb_perfadvisor.plugin.log_directories import Surroundings, roots_of
-from tb_perfadvisor.plugin.neighbors import Neighbors, find_neighbors
 from tb_perfadvisor.plugin.origins import how_to_allow, is_loopback, page_name, write_hosts
 from tb_perfadvisor.plugin.responses import ApiError
 from tb_perfadvisor.plugin.results import Results, open_results
 from tb_perfadvisor.plugin.worker import REPORT
 
+if TYPE_CHECKING:
+    from tb_perfadvisor.plugin.code import Code
+
 # Long enough for an ordinary local scan, so that a reload shows a new recording.
 _SCAN_WAIT_S = 1.0
+
+
+class Neighbors(msgspec.Struct, frozen=True):
+    """What the captures of a scan are to one another.
+
+    Found once for each scan: with thousands of captures, that takes a noticeable time.
+    """
+
+    partners: Mapping[str, tuple[Partner, ...]]
+    """What to compare each capture with, by its id."""
+    recordings: Mapping[object, int]
+    """How often the run of a series was recorded."""
 
 
 class Backend:
@@ -32,8 +47,12 @@ class Backend:
         logdir_spec = str(getattr(context.flags, "logdir_spec", "") or "")
         repo = str(getattr(context.flags, "perfadvisor_repo", "") or "")
         link = str(getattr(context.flags, "perfadvisor_source_link", "") or "")
-        self.code = Code(repo, link) if repo else None
+        self.code: Code | None = None
         """The user's code, if TensorBoard was started with it."""
+        if repo:
+            from tb_perfadvisor.plugin.code import Code
+
+            self.code = Code(repo, link)
         self._plugins: Mapping[str, Any] | None = context.plugin_name_to_instance
         stays_inside = bool(getattr(context.flags, "perfadvisor_stay_in_logdir", False))
         self.write_hosts = write_hosts(getattr(context.flags, "perfadvisor_write_hosts", "") or "")
@@ -67,7 +86,7 @@ class Backend:
         """What the captures of the last scan are to one another."""
         entries = self.catalog.snapshot.entries
         if self._neighbors is None or self._neighbors[0] is not entries:
-            self._neighbors = entries, find_neighbors(entries.values())
+            self._neighbors = entries, _neighbors_of(entries.values())
         return self._neighbors[1]
 
     def entry(self, capture_id: str) -> Entry:
@@ -126,6 +145,13 @@ class Backend:
         if not self.surroundings().shows_in_profile_tab:
             return None, None
         return profile_target(entry.capture.files[0].path) or (None, None)
+
+
+def _neighbors_of(entries: Collection[Entry]) -> Neighbors:
+    named = [
+        msgspec.structs.replace(entry.capture, id=entry.id, run=entry.run) for entry in entries
+    ]
+    return Neighbors(suggest_partners(named), Counter(entry.series for entry in entries))
 
 
 def _listens_here_only(flags: Any) -> bool:

@@ -46,9 +46,14 @@ class Entry(Struct, frozen=True):
     key: str
     """The key of its result in the cache, which changes with the files."""
     series: tuple[Root, str, str]
-    """What the recordings of one run have in common."""
+    """What the recordings of one run have in common: its log directory, name and format."""
     candidates: CandidateRuns
     """The runs with event files that it may belong to."""
+
+    @property
+    def series_name(self) -> str:
+        """What the tab calls the run, which may have been recorded several times."""
+        return grouped_run(self.root.group, self.series[1])
 
 
 class Problem(Struct, frozen=True):

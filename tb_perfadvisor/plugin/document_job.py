@@ -12,17 +12,7 @@ from typing import Any
 import msgspec
 
 from tb_perfadvisor.engine.result_cache import ResultCache
-from tb_perfadvisor.plugin.worker import parser_of_options, run_job
-
-DOCUMENT = "document"
-_REQUEST = "request.json"
-
-
-def stage_request(cache: ResultCache, request: Any) -> Path:
-    """Create a directory for a document, with the request for it."""
-    directory = cache.stage()
-    (directory / _REQUEST).write_bytes(msgspec.json.encode(request))
-    return directory
+from tb_perfadvisor.plugin.worker import DOCUMENT, REQUEST, parser_of_options, run_job
 
 
 def run_document_job(
@@ -41,7 +31,7 @@ def run_document_job(
     options = parser.parse_args(arguments)
 
     def job() -> None:
-        path = options.output / _REQUEST
+        path = options.output / REQUEST
         request = msgspec.json.decode(path.read_bytes(), type=request_type)
         path.unlink()
         (options.output / DOCUMENT).write_bytes(make(request, ResultCache(options.cache)))

@@ -6,7 +6,6 @@ Making one takes as long as dozens of other answers, so a separate process does 
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,8 @@ import msgspec
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns
-from tb_perfadvisor.plugin.document_job import DOCUMENT, run_document_job
-from tb_perfadvisor.plugin.worker import CHANGES, FACTS, REPORT, VIEWS, WINDOW
+from tb_perfadvisor.plugin.document_job import run_document_job
+from tb_perfadvisor.plugin.worker import CHANGES, DOCUMENT, FACTS, REPORT, VIEWS, WINDOW
 from tb_perfadvisor.remark import Remark
 
 if TYPE_CHECKING:
@@ -98,11 +97,6 @@ Request = Export | Excerpt | Combination | Comparison | TimeLine
 def keys_of(request: Request) -> tuple[str, ...]:
     """The keys of the results that a document is made of."""
     return request.keys if isinstance(request, Comparison | TimeLine) else (request.key,)
-
-
-def key_of(request: Request) -> str:
-    """The key of a document in the cache; the keys of results tell the version of the code."""
-    return hashlib.sha256(msgspec.json.encode(request)).hexdigest()
 
 
 def make_document(request: Request, cache: ResultCache) -> bytes:

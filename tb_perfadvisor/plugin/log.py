@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tensorboard.util import tb_logging
 
-from tb_perfadvisor.error_log import write_error_log
 from tb_perfadvisor.errors import UnexpectedError, log_bug
 from tb_perfadvisor.plain_text import plain, plain_lines
 
@@ -21,6 +20,8 @@ def explain(message: str) -> None:
 
 def report_bug(bug: UnexpectedError) -> None:
     """Write the traceback of a bug to the file for it, and say where that is."""
+    from tb_perfadvisor.error_log import write_error_log
+
     log = write_error_log()
     log_bug(bug)
     warn(f"{bug} The traceback is in {log.path}." if log.path else str(bug))

@@ -20,15 +20,7 @@ from tb_perfadvisor.plugin.responses import (
     respond_error,
     respond_file,
 )
-from tb_perfadvisor.plugin.routes import (
-    analyses,
-    documents,
-    events,
-    listing,
-    remarks,
-    rules,
-    training,
-)
+from tb_perfadvisor.plugin.routes import listing
 
 
 class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoard has no types
@@ -96,6 +88,38 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
 
 def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
     parts = request.path.partition("/api/v1/")[2].strip("/").split("/")
+    if parts[0] == "captures" and len(parts) > 2:
+        return _route_of_capture(request, backend, parts)
+    _require(request, "GET", "HEAD")
+    match parts:
+        case ["captures"]:
+            return listing.captures(request, backend)
+        case ["rejected"]:
+            return listing.rejected(request, backend)
+        case ["marks"]:
+            return listing.marks(request, backend)
+        case ["doctor"]:
+            return listing.doctor(request, backend)
+    # The list of captures needs none of these.
+    from tb_perfadvisor.plugin.routes import documents, remarks, rules
+
+    match parts:
+        case ["notes"]:
+            return remarks.settings(request, backend)
+        case ["compare"]:
+            return documents.compare(request, backend)
+        case ["rules"]:
+            return rules.rules(request)
+        case ["rules", rule_id]:
+            return rules.rule(request, rule_id)
+    raise _no_route()
+
+
+def _route_of_capture(
+    request: wrappers.Request, backend: Backend, parts: list[str]
+) -> wrappers.Response:
+    from tb_perfadvisor.plugin.routes import analyses, documents, events, remarks, training
+
     match parts:
         case ["captures", capture_id, "cancel"]:
             _require(request, "POST")
@@ -108,8 +132,6 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
         case _:
             _require(request, "GET", "HEAD")
     match parts:
-        case ["captures"]:
-            return listing.captures(request, backend)
         case ["captures", capture_id, "report"]:
             return analyses.report(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "row"]:
@@ -130,21 +152,11 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
             return events.excerpt(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "export"]:
             return documents.export(request, backend, backend.entry(capture_id))
-        case ["notes"]:
-            return remarks.settings(request, backend)
-        case ["rejected"]:
-            return listing.rejected(request, backend)
-        case ["marks"]:
-            return listing.marks(request, backend)
-        case ["compare"]:
-            return documents.compare(request, backend)
-        case ["rules"]:
-            return rules.rules(request)
-        case ["rules", rule_id]:
-            return rules.rule(request, rule_id)
-        case ["doctor"]:
-            return listing.doctor(request, backend)
-    raise ApiError(404, "there is no such route.", hint="Reload the page.")
+    raise _no_route()
+
+
+def _no_route() -> ApiError:
+    return ApiError(404, "there is no such route.", hint="Reload the page.")
 
 
 def _require(request: wrappers.Request, *methods: str) -> None:

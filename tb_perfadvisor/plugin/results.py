@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import tempfile
 import threading
@@ -12,20 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tb_perfadvisor.contract.pace import Mark, Pace
-from tb_perfadvisor.contract.run_row import RunRow
+from tb_perfadvisor.contract.run_row import Mark, Pace, RunRow
 from tb_perfadvisor.engine.result_cache import ResultCache
 from tb_perfadvisor.execution.limits import limits_from_environment
 from tb_perfadvisor.ingest.files.containment import private_directory
-from tb_perfadvisor.plugin import documents, log, whole_runs
+from tb_perfadvisor.plugin import log
 from tb_perfadvisor.plugin.catalog import Entry
-from tb_perfadvisor.plugin.document_job import DOCUMENT, stage_request
-from tb_perfadvisor.plugin.documents import Request, key_of
 from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState
-from tb_perfadvisor.plugin.whole_runs import WholeRun
-from tb_perfadvisor.plugin.worker import CAPTURE, REPORT, ROW, WINDOW
+from tb_perfadvisor.plugin.worker import CAPTURE, DOCUMENT, REPORT, REQUEST, ROW, WINDOW
 
 if TYPE_CHECKING:
+    from tb_perfadvisor.plugin.documents import Request
+    from tb_perfadvisor.plugin.whole_runs import WholeRun
     from tb_perfadvisor.report.timeline.window import TimelineEvents
 
 
@@ -147,10 +146,10 @@ class Results:
             Job(
                 key=key,
                 arguments=("--cache", str(self._cache.directory)),
-                prepare=lambda: stage_request(self._cache, wanted),
+                prepare=lambda: self._stage(wanted),
                 finish=lambda directory, is_good: self._finish(key, directory, is_good),
                 is_done=lambda: self.document(wanted) is not None,
-                module=documents.__name__,
+                module=f"{__package__}.documents",
                 what=f"the {type(wanted).__name__.lower()}",
             )
         )
@@ -197,10 +196,10 @@ class Results:
             Job(
                 key=wanted.subject,
                 arguments=("--cache", str(self._cache.directory)),
-                prepare=lambda: stage_request(self._cache, wanted),
+                prepare=lambda: self._stage(wanted),
                 finish=finish,
                 is_done=lambda: self._cache.has(wanted.key),
-                module=whole_runs.__name__,
+                module=f"{__package__}.whole_runs",
                 what="reading the scalars",
             )
         )
@@ -259,11 +258,22 @@ class Results:
         (directory / CAPTURE).write_bytes(msgspec.json.encode(entry.capture))
         return directory
 
+    def _stage(self, wanted: Request | WholeRun) -> Path:
+        """Create a directory for a document, with the request for it."""
+        directory = self._cache.stage()
+        (directory / REQUEST).write_bytes(msgspec.json.encode(wanted))
+        return directory
+
     def _finish(self, key: str, directory: Path, is_good: bool) -> None:
         if is_good:
             self._cache.commit(directory, key)
         else:
             self._cache.discard(directory)
+
+
+def key_of(request: Request) -> str:
+    """The key of a document in the cache; the keys of results tell the version of the code."""
+    return hashlib.sha256(msgspec.json.encode(request)).hexdigest()
 
 
 def open_results(jobs: JobQueue | None = None) -> tuple[Results, str | None]:

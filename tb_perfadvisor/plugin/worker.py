@@ -28,6 +28,9 @@ FACTS = "facts.json"
 """What comparisons need."""
 CHANGES = "changes.bin"
 """What decides how much several changes save together."""
+DOCUMENT = "document"
+"""What is made of results, on request."""
+REQUEST = "request.json"
 EXIT_ERROR = 2
 # TensorBoard answers first, and so does what else the user does.
 _NICENESS = 5
@@ -85,7 +88,7 @@ def _analyze(options: argparse.Namespace) -> None:
     from tb_perfadvisor.api import analyze_capture
     from tb_perfadvisor.comparison.interval import pace_of
     from tb_perfadvisor.comparison.run_facts import make_facts
-    from tb_perfadvisor.contract.run_row import run_row
+    from tb_perfadvisor.contract.names import run_row
     from tb_perfadvisor.engine.change_model import change_model, encode_model
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.error_log import write_error_log

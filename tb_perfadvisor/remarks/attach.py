@@ -8,7 +8,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.contract.run_row import finding_id
+from tb_perfadvisor.contract.names import finding_id
 from tb_perfadvisor.ingest.recordings import split_step
 from tb_perfadvisor.remark import Remark
 

@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.contract.run_row import report_name
+from tb_perfadvisor.contract.names import report_name
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report.formats.branches import branches_of
 from tb_perfadvisor.report.formats.wording import caption_line, worth_text

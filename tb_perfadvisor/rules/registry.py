@@ -15,8 +15,8 @@ from typing import TypeGuard
 
 import tb_perfadvisor.rules
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.rules import added_rules
 from tb_perfadvisor.rules.base import Rule
-from tb_perfadvisor.rules.entry_points import added_rules
 from tb_perfadvisor.rules.renamed import RENAMED, RETIRED
 
 

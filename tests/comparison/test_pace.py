@@ -6,7 +6,7 @@ import pytest
 
 from tb_perfadvisor.comparison.compare import compare_facts
 from tb_perfadvisor.comparison.interval import mark, pace_of
-from tb_perfadvisor.contract.pace import Pace
+from tb_perfadvisor.contract.run_row import Pace
 from tests.support.comparison_facts import facts
 
 MS = 1_000_000

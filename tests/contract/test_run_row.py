@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.contract.run_row import run_row
+from tb_perfadvisor.contract.names import run_row
 from tb_perfadvisor.report.formats.text import overview_table
 from tb_perfadvisor.testing.lanes import draw
 from tests.report.test_build import SLOW, report_of

@@ -12,8 +12,9 @@ import pytest
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.plugin import progress
-from tb_perfadvisor.plugin.documents import Export, key_of
+from tb_perfadvisor.plugin.documents import Export
 from tb_perfadvisor.plugin.jobs import Job, JobQueue, Limits
+from tb_perfadvisor.plugin.results import key_of
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.testing import draw, run_of

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tb_perfadvisor.comparison.run_facts import RunFacts
-from tb_perfadvisor.contract.run_row import report_name
+from tb_perfadvisor.contract.names import report_name
 from tb_perfadvisor.ingest.captures import Capture
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.plugin import worker

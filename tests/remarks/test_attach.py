@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.contract.run_row import finding_id
+from tb_perfadvisor.contract.names import finding_id
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config, read_config
 from tb_perfadvisor.remark import Remark

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.rules.entry_points import added_rules
+from tb_perfadvisor.rules import added_rules
 from tb_perfadvisor.rules.registry import all_rules, find_rule
 
 RULE = '''

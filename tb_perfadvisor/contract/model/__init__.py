@@ -68,7 +68,6 @@ from tb_perfadvisor.contract.model.findings import (
     SavingBounds,
     SavingInfo,
     Scope,
-    Severity,
     SourceExcerpt,
 )
 from tb_perfadvisor.contract.model.history import (
@@ -106,7 +105,6 @@ from tb_perfadvisor.contract.model.profile import (
     NoteInfo,
     RecordedInfo,
     TrustInfo,
-    TrustLevel,
     TrustReason,
     Worker,
     WorkloadEvidence,
@@ -124,6 +122,7 @@ from tb_perfadvisor.contract.model.whole_run import (
     UnknownProfile,
     WholeRunInfo,
 )
+from tb_perfadvisor.contract.run_row import Severity, TrustLevel
 
 __all__ = [
     "SCHEMA_VERSION",

@@ -12,7 +12,8 @@ from typing import Literal
 import msgspec
 
 from tb_perfadvisor.contract.model.document import Generator
-from tb_perfadvisor.contract.model.findings import Basis, Severity
+from tb_perfadvisor.contract.model.findings import Basis
+from tb_perfadvisor.contract.run_row import Severity
 
 Verdict = Literal[
     "faster", "slower", "inconclusive", "scaled", "no_steps", "memory", "not_comparable"

@@ -7,9 +7,7 @@ from typing import Literal
 import msgspec
 
 from tb_perfadvisor.contract.model.evidence import Evidence
-
-Severity = Literal["high", "medium", "low"]
-
+from tb_perfadvisor.contract.run_row import Severity
 
 Basis = Literal["measured", "simulated", "modeled", "heuristic"]
 

@@ -13,7 +13,7 @@ from tb_perfadvisor.contract.model.comparison import (
     Verdict,
 )
 from tb_perfadvisor.contract.model.document import Generator
-from tb_perfadvisor.contract.model.findings import Severity
+from tb_perfadvisor.contract.run_row import Severity
 
 
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from tb_perfadvisor.contract.run_row import TrustLevel
+
 
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The accelerators of one worker: their kind, and how many are visible and used."""
@@ -70,9 +72,6 @@ class NoteInfo(msgspec.Struct, frozen=True, kw_only=True):
     severity: Literal["info", "warning", "error"]
     message: str
     remedy: str
-
-
-TrustLevel = Literal["solid", "limited", "do not act"]
 
 
 class TrustReason(msgspec.Struct, frozen=True, kw_only=True):

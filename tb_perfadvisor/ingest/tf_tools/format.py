@@ -20,7 +20,7 @@ from tb_perfadvisor.ingest.captures import (
 )
 from tb_perfadvisor.ingest.files.tree import FileEntry
 from tb_perfadvisor.ingest.format import Format, FoundFile, Grouped, Reader, reader_of_one_trace
-from tb_perfadvisor.ingest.tf_tools.naming import ALL_HOSTS, may_hold_steps, tool_file, tools_of
+from tb_perfadvisor.ingest.tf_tools import ALL_HOSTS, may_hold_steps, tool_file, tools_of
 
 _WITHOUT_STEPS = (
     "of what TensorFlow's profiler wrote before 2021 there is only {}: no times of steps. Record "

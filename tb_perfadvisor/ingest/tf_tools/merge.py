@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.tf_tools import ToolFile
 from tb_perfadvisor.ingest.tf_tools.contents import MAX_STEPS, Contents, Figure, StepPart, StepSums
-from tb_perfadvisor.ingest.tf_tools.naming import ToolFile
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace import Aspect
 from tb_perfadvisor.units import NS_PER_MS, format_duration

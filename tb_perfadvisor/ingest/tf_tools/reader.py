@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.files.compression import Inflated
+from tb_perfadvisor.ingest.tf_tools import tool_file
 from tb_perfadvisor.ingest.tf_tools.contents import Contents, StepPart
 from tb_perfadvisor.ingest.tf_tools.documents import read_document
 from tb_perfadvisor.ingest.tf_tools.layout import add_steps
 from tb_perfadvisor.ingest.tf_tools.merge import Merged, Result, merge
-from tb_perfadvisor.ingest.tf_tools.naming import tool_file
 from tb_perfadvisor.ingest.tf_tools.protos import read_proto
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace import Aspect, Assembler, Precision, Source, StatedResults, Totals, Trace

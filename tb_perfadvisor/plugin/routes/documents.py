@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from werkzeug import wrappers
 
-from tb_perfadvisor.ingest.recordings import order_of, split_step
+from tb_perfadvisor.ingest.recordings import order_of
 from tb_perfadvisor.plugin.backend import Backend, not_analyzed
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.documents import Comparison, Export, TimeLine
-from tb_perfadvisor.plugin.log_directories import grouped_run
 from tb_perfadvisor.plugin.progress import document, ensure_started
-from tb_perfadvisor.plugin.responses import ApiError, respond
-from tb_perfadvisor.plugin.routes.parameters import attachment
+from tb_perfadvisor.plugin.responses import ApiError, attachment, respond
 from tb_perfadvisor.plugin.routes.remarks import remarks_on
 from tb_perfadvisor.plugin.routes.training import wanted_run
 
@@ -78,7 +76,7 @@ def history(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappe
             failure = state.failure if state is not None else None
             missing.append((other.id, failure.message if failure is not None else ""))
     wanted = TimeLine(
-        name=grouped_run(entry.root.group, split_step(entry.capture.run)[0]),
+        name=entry.series_name,
         keys=tuple(other.key for other in known),
         runs=tuple(other.run for other in known),
         sessions=tuple(other.capture.session for other in known),

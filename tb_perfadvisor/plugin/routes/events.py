@@ -10,11 +10,12 @@ from tb_perfadvisor.plugin.backend import Backend, not_analyzed
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.documents import Excerpt
 from tb_perfadvisor.plugin.progress import document
-from tb_perfadvisor.plugin.responses import ApiError, respond
-from tb_perfadvisor.plugin.routes.parameters import (
+from tb_perfadvisor.plugin.responses import (
+    ApiError,
     attachment,
     integer,
     optional_integer,
+    respond,
     time_range,
 )
 

@@ -10,19 +10,16 @@ from typing import Any
 import msgspec
 from werkzeug import wrappers
 
-from tb_perfadvisor.contract.pace import Mark
-from tb_perfadvisor.contract.run_row import RunRow
+from tb_perfadvisor.contract.run_row import Mark, RunRow
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.profile_tab import is_dated
-from tb_perfadvisor.ingest.recordings import order_of, split_step
+from tb_perfadvisor.ingest.recordings import order_of
 from tb_perfadvisor.ingest.trace_names import session_label
 from tb_perfadvisor.plugin.backend import Backend
 from tb_perfadvisor.plugin.catalog import Entry
-from tb_perfadvisor.plugin.log_directories import grouped_run
 from tb_perfadvisor.plugin.origins import TOKEN
-from tb_perfadvisor.plugin.responses import respond
+from tb_perfadvisor.plugin.responses import integer, respond
 from tb_perfadvisor.plugin.results import Results
-from tb_perfadvisor.plugin.routes.parameters import integer
 
 _PAGE = 100
 """How many files that were not read an answer lists; there may be a hundred thousand."""
@@ -149,7 +146,7 @@ def describe(backend: Backend, entries: Iterable[Entry]) -> list[dict[str, Any]]
     return [
         {
             **_capture(backend, entry),
-            "series": grouped_run(entry.root.group, split_step(entry.capture.run)[0]),
+            "series": entry.series_name,
             "recordings": neighbors.recordings.get(entry.series, 1),
             "partners": neighbors.partners.get(entry.id, ()),
         }

@@ -6,12 +6,10 @@ import msgspec
 from werkzeug import wrappers
 
 from tb_perfadvisor.contract.model import Report
-from tb_perfadvisor.contract.run_row import finding_id
-from tb_perfadvisor.ingest.recordings import split_step
+from tb_perfadvisor.contract.names import finding_id
 from tb_perfadvisor.plain_text import plain_lines
 from tb_perfadvisor.plugin.backend import Backend
 from tb_perfadvisor.plugin.catalog import Entry
-from tb_perfadvisor.plugin.log_directories import grouped_run
 from tb_perfadvisor.plugin.responses import ApiError, read_body, respond
 from tb_perfadvisor.plugin.worker import REPORT
 from tb_perfadvisor.remark import MOST_CHARACTERS, Remark
@@ -54,7 +52,7 @@ def settings(request: wrappers.Request, backend: Backend) -> wrappers.Response:
     """The remarks on runs of the log directory, as part of a settings file."""
     known = known_remarks()
     entries = backend.catalog.snapshot.entries.values()
-    runs = {digest_of(entry): _run_of(entry) for entry in entries}
+    runs = {digest_of(entry): entry.series_name for entry in entries}
     remarks = [
         msgspec.structs.replace(remark, run=run)
         for digest, run in sorted(runs.items(), key=lambda pair: pair[1])
@@ -84,8 +82,4 @@ def remarks_on(entry: Entry) -> tuple[Remark, ...]:
 
 def digest_of(entry: Entry) -> str:
     """Tells the run of a capture from all others."""
-    return run_digest(entry.root.path, _run_of(entry))
-
-
-def _run_of(entry: Entry) -> str:
-    return grouped_run(entry.root.group, split_step(entry.capture.run)[0])
+    return run_digest(entry.root.path, entry.series_name)

@@ -9,9 +9,8 @@ from werkzeug import wrappers
 from tb_perfadvisor.plugin.backend import Backend
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.progress import ensure_view_started
-from tb_perfadvisor.plugin.responses import ApiError, respond
+from tb_perfadvisor.plugin.responses import ApiError, optional_integer, respond
 from tb_perfadvisor.plugin.results import Results
-from tb_perfadvisor.plugin.routes.parameters import optional_integer
 from tb_perfadvisor.plugin.whole_runs import RunProfile, WholeRun
 from tb_perfadvisor.training.options import RunOptions
 from tb_perfadvisor.units import LARGEST_SETTING

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.contract.run_row import run_row
+from tb_perfadvisor.contract.names import run_row
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.formats import label_of
 from tb_perfadvisor.plain_text import printable_json

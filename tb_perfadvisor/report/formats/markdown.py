@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.contract.run_row import report_name
+from tb_perfadvisor.contract.names import report_name
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of, first_entry
 from tb_perfadvisor.report.formats.wording import (

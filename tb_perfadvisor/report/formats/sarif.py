@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.contract.run_row import report_name
+from tb_perfadvisor.contract.names import report_name
 from tb_perfadvisor.plain_text import plain, printable_json
 from tb_perfadvisor.report.formats.wording import saving_text
 from tb_perfadvisor.report.places import RAN_AT_START

@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.contract.run_row import RunRow, report_name, run_row
+from tb_perfadvisor.contract.names import report_name, run_row
+from tb_perfadvisor.contract.run_row import RunRow
 from tb_perfadvisor.plain_text import plain, plain_lines
 from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of, first_entry
 from tb_perfadvisor.report.formats.wording import (
