@@ -49,11 +49,13 @@ def device_delays(trace: Trace, program: Program) -> DeviceDelays:
     latency_ns, gap = start - launched, start - freed
     shows_launch = freed <= launched
     # If the whole device was idle at the launch, nothing else can have delayed the work.
-    is_alone = np.maximum.accumulate(np.append(NEVER, end))[:-1] <= launched
+    before_ns = program.tail_ns.max(initial=NEVER)
+    is_alone = np.maximum.accumulate(np.append(before_ns, end))[:-1] <= launched
     sample = is_alone if is_alone.any() else shows_launch
-    if not sample.any():
-        sample = np.ones_like(sample)
-    usual_latency_ns = int(np.median(latency_ns[sample]))
+    if sample.any():
+        usual_latency_ns = int(np.median(latency_ns[sample]))
+    else:  # all work was queued behind other work
+        usual_latency_ns = min(int(latency_ns.min(initial=SIGNAL_NS)), SIGNAL_NS)
     queued = launched + usual_latency_ns < freed
     # Nor if no work of another stream ended after the stream became free.
     by_end = np.sort(end)

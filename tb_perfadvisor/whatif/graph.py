@@ -421,8 +421,16 @@ class _Nodes:
         # Waiting is not work: host work before a wait ends where the call begins.
         until = np.where(self.kind == NodeKind.RETURN, self._began, self.at_ns)[order]
         until = np.maximum(until, at)
+        at = np.minimum(at + self._held_ns(source), until)
         call_ns = np.minimum(cost[order], self.at_ns[order] - until)
         return _edges(source, order, EdgeKind.HOST, until - at + call_ns, (at, until, call_ns))
+
+    def _held_ns(self, source: Int32) -> Int64:
+        """How long the call of each node waited for room in the queue, before it went on."""
+        held = np.zeros(len(self.at_ns) + self.lines, dtype=np.int64)
+        held[self._call[self._program.held]] = self._program.held_ns
+        held_ns: Int64 = held[source]
+        return held_ns
 
     def work_edges(self, work: DeviceDelays) -> tuple[_Columns, ...]:
         """Work follows its launch, its stream, and work of other streams that it waited for."""

@@ -14,7 +14,13 @@ from msgspec import Struct
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.soundness.waits import waiting_calls
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, row_mask
+from tb_perfadvisor.trace.integer_groups import (
+    distinct,
+    group_rows,
+    is_in,
+    places_by_value,
+    row_mask,
+)
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.whatif.threads import turn_taking
 
@@ -35,6 +41,15 @@ _MAX_PAIRS = 5_000_000
 Real programs have a few dozen streams, and thousands of waits."""
 _MAX_COMPARED = 200_000_000
 """Each item of work is compared with each stream, which takes ten nanoseconds for a pair."""
+
+_USUAL_QUANTILE = 0.1
+"""Of the launches by their length: where the host runs far ahead, most of them may be held."""
+_LAUNCH_NS = 20_000
+"""A recorded launch takes 5 to 20 microseconds. In a short recording, all of them may be held."""
+_LEAST_QUEUED = 100
+"""No queue that holds fewer pieces of work is full."""
+_FULL_SHARE = 0.9
+"""Of the most that a stream queued: other commands, such as records of events, take places, too."""
 
 NEVER = -(1 << 60)
 """Earlier than anything."""
@@ -64,6 +79,10 @@ class Program(Struct, frozen=True):
     """Per stream, when the last work before the window ended; `NEVER` if there was none."""
     waits: Int32
     """Calls that wait for the device."""
+    held: Int32
+    """Launches that had to wait for room in a full queue, in order."""
+    held_ns: Int64
+    """How long each of them waited."""
     stream_waits: Int32
     """Calls that make a stream wait for another stream."""
     batches: Int32
@@ -102,7 +121,10 @@ def find_program(signals: Signals) -> Program | NotReplayable:
         return NotReplayable("no launch of device work was recorded in the used steps")
     if int(duration_ns[linked].sum()) < LINKED_SHARE * int(duration_ns[inside].sum()):
         return NotReplayable("device events are not linked to their launches")
+    is_launched = launch >= 0
+    held, held_ns = held_launches(trace, work[is_launched], launch[is_launched])
     work, launch = work[linked], launch[linked]
+    is_inside = is_in(held, launch)
     waits = waiting_calls(trace)
     waits = waits[(events.start_ns[waits] >= start) & (events.start_ns[waits] < end)]
     calls = distinct(launch)
@@ -134,10 +156,33 @@ def find_program(signals: Signals) -> Program | NotReplayable:
         stream=stream.astype(np.int32),
         tail_ns=_tails(trace, work[first]),
         waits=waits,
+        held=held[is_inside],
+        held_ns=held_ns[is_inside],
         stream_waits=stream_waits,
         batches=_batches(signals, start, end),
         is_one_run=len(steps) == 0,
     )
+
+
+def held_launches(trace: Trace, work: Int32, launch: Int32) -> tuple[Int32, Int64]:
+    """Launches that took long because the queue of their stream was full, and how long they waited.
+
+    Such a call returns when the device has made room, so its length says nothing about the host.
+    CUDA queues about a thousand pieces of work for a stream.
+    """
+    events = trace.events
+    usual_ns = min(np.quantile(events.duration_ns[launch], _USUAL_QUANTILE), _LAUNCH_NS)
+    is_long = events.duration_ns[launch] > 2 * usual_ns
+    held = [np.empty(0, dtype=np.int32)]
+    for _, places in places_by_value(events.track[work]) if is_long.any() else ():
+        called_ns = events.start_ns[launch[places]]
+        order = np.argsort(called_ns, kind="stable")
+        begun = np.searchsorted(np.sort(events.start_ns[work[places]]), called_ns[order])
+        queued = np.arange(len(order)) - begun
+        is_full = queued >= max(_FULL_SHARE * int(queued.max()), _LEAST_QUEUED)
+        held.append(launch[places][order][is_full & is_long[places][order]])
+    rows = distinct(np.concatenate(held))
+    return rows, events.duration_ns[rows] - int(usual_ns)
 
 
 def _host_window(signals: Signals) -> tuple[int, int]:

@@ -57,6 +57,31 @@ def test_devices_with_little_to_gain_pass(device: str) -> None:
     assert find(Tf32Off, SLOW, device=device, settings={"minimum_ratio": 1.6}) == ()
 
 
+def test_the_tiles_of_a_long_kernel_bound_what_it_moves() -> None:
+    sgemm = kernel(
+        "ampere_sgemm_128x64_tn",
+        family=KernelFamily.MATMUL,
+        precision=Precision.BITS_32,
+        tensor_cores=0,
+    )
+    (finding,) = find(Tf32Off, SLOW, legend={"K": sgemm}, device=A100)
+    assert finding.saving is not None
+    # A block reads 128 + 64 numbers of 4 bytes for 2 * 128 * 64 operations, of which the device did
+    # no more than 19.5 T per second. At 0.85 * 2,039 GB/s, reading them takes 0.53 of the time.
+    moving = 19.5e12 * 4 * (128 + 64) / (2 * 128 * 64) / (0.85 * 2.039e12)
+    computing = 19.5 / (156 * 0.93)
+    then = (moving + computing) / 2
+    assert finding.saving.expected_ns == pytest.approx(16e6 * (1 - then), rel=0.01)
+
+
+def test_products_that_are_slow_where_others_use_tf32_pass() -> None:
+    """The switch is on: these are slow for their shape. One kernel in ten proves nothing."""
+    mixed = SLOW.replace("|KKKKKKKK|KKKKKKKK|", "|KKKKKKTT|KKKKKKTT|")
+    assert find(Tf32Off, mixed, legend=LEGEND, device=A100) == ()
+    single = SLOW.replace("|KKKKKKKK|KKKKKKKK|", "|KKKKKKKT|KKKKKKKK|")  # 1 of 16 ms
+    assert len(find(Tf32Off, single, legend=LEGEND, device=A100)) == 1
+
+
 def test_unknown_kernels_pass() -> None:
     assert find(Tf32Off, SLOW.replace("K", "?"), legend=LEGEND, device=A100) == ()
 

@@ -9,6 +9,7 @@ API: API synchronization behavior"), with fixed costs for each call.
   and `SIGNAL` after the last work of a stream that its stream waits for, whichever is latest.
 * A synchronization takes `SYNC`, or returns `AFTER` the end of what it waits for.
 * A copy to pageable memory is a launch that returns `AFTER` the copy's end.
+* A stream queues `DEPTH` pieces of work; a launch beyond that returns `CALL` after one has ended.
 * The backward pass runs on another thread while the first one waits; the handover takes `HAND`.
 """
 
@@ -22,6 +23,7 @@ from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 
 CALL, LATENCY, GAP, SIGNAL, SYNC, AFTER, HAND = 5_000, 7_000, 1_000, 2_000, 3_000, 4_000, 9_000
+DEPTH = 1_000
 MAIN, AUTOGRAD = "main", "autograd"
 
 
@@ -82,6 +84,8 @@ class Machine:
 
     now: int = 0
     free: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, list[int]] = field(default_factory=dict)
+    """When each launched kernel of a stream ended."""
     thread: str = MAIN
     builder: TraceBuilder = field(default_factory=TraceBuilder)
     calls: int = 0
@@ -105,10 +109,13 @@ class Machine:
                     EventKind.RUNTIME, "cudaStreamWaitEvent", began, self.now, thread=self.thread
                 )
                 began = self.now
-            start = self.start(operation.stream, began, signaled)
-            self.now += CALL
+            ends = self.ends.setdefault(operation.stream, [])
+            room = max(began, ends[-DEPTH]) if len(ends) >= DEPTH else began
+            start = self.start(operation.stream, room, signaled)
+            self.now = room + CALL
             key = self.call(EventKind.LAUNCH, "cudaLaunchKernel", began)
             end = start + operation.duration_ns
+            ends.append(end)
             self.free[operation.stream] = end
             self.builder.kernel("sgemm", start, end, stream=operation.stream, launched_by=key)
         elif isinstance(operation, Item):

@@ -129,6 +129,18 @@ def test_removing_a_delay_gives_the_time_of_the_program_without_it(steps: Steps)
     assert simulated(slow, Remove(delays(slow.trace))) == round_ns(fast, steps)
 
 
+@pytest.mark.parametrize("kernel_us", [20, 200])
+def test_launches_into_a_full_queue_wait_for_the_device(kernel_us: int) -> None:
+    """The host runs ahead until the queue is full; a faster device makes room sooner."""
+    step = tuple(Launch(7, 1_000 * kernel_us) for _ in range(300))
+    slow, fast = (play([each], 12, marked_repeats=4) for each in (step, shortened(step, 2)))
+    rows = slow.trace.rows(EventKind.KERNEL)
+    halves = Shorten(rows, slow.trace.events.duration_ns[rows] // 2)
+    # Each kernel ends GAP after the one before it: 20 + 1 us, and 10 + 1 us.
+    assert round_ns(fast, [step]) == 300 * (500 * kernel_us + GAP)
+    assert simulated(slow, halves) == pytest.approx(4 * round_ns(fast, [step]), rel=0.02)
+
+
 @many
 @given(programs(delay), st.data())
 def test_time_removed_twice_counts_once(steps: Steps, data: st.DataObject) -> None:

@@ -310,10 +310,10 @@ _KERNEL_WIDTHS: Final = tuple(
             Precision.BITS_8,
         ),
         (
-            "16 half opaquetype 884 h1688 hgemm",
+            "16 half opaquetype 884 h1688 hgemm hmma",
             r"[Bb][Ff]16|[Bb][Ff]loat16|(?<![A-Za-z])[Ff]16|DF16|fp16|FP16|[Ff]loat16"
             r"|(?<![a-z])[hH]alf(?![a-z])|OpaqueType<2u?>|_matmul_\w{0,60}16"
-            r"|[hs]884|h1688|[hs]16816|161616|hgemm",
+            r"|[hs]884|h1688|[hs]16816|161616|hgemm|hmma_fp",
             Precision.BITS_16,
         ),
         (

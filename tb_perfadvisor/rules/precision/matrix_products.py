@@ -36,6 +36,7 @@ from tb_perfadvisor.signals.work.matrix_kernels import (
     matrix_kernels,
     peak_ratio,
     times_in_format,
+    with_tf32,
 )
 from tb_perfadvisor.signals.work.roofline import (
     COMPUTE_BOUND,
@@ -108,7 +109,7 @@ class FullPrecisionCompute(Rule):
             ),
             saving=saving,
             evidence=wide_kernels(signals, products, work.rows),
-            remedies=advise(*_changes(work.peaks)),
+            remedies=advise(*_changes(signals, work.peaks)),
         )
 
     def _on_tpu(self, signals: Signals) -> Iterable[Finding]:
@@ -192,12 +193,13 @@ def _listed(passes: Int64) -> str:
 _BEFORE_BFLOAT16 = re.compile("Volta|Turing")
 
 
-def _changes(peaks: Peaks) -> tuple[str, ...]:
-    """Changes that this device supports."""
+def _changes(signals: Signals, peaks: Peaks) -> tuple[str, ...]:
+    """Changes that this device supports and the program does not have."""
     casts = _BFLOAT16 if peaks.flop_per_s("bf16") is not None else _FLOAT16
     narrow, wide = peaks.flop_per_s("tf32"), peaks.flop_per_s("fp32", tensor=False)
     has_tf32 = narrow is not None and wide is not None and narrow > wide
-    return (*casts, "tf32") if has_tf32 else casts
+    is_on = len(with_tf32(matrix_kernels(signals))) > 0
+    return (*casts, "tf32") if has_tf32 and not is_on else casts
 
 
 class Tf32Off(Rule):
@@ -222,7 +224,9 @@ class Tf32Off(Rule):
             return
         kernels = matrix_kernels(signals)
         without_tf32 = kernels.select(
-            (kernels.precision == Precision.BITS_32) & (kernels.tensor_cores == 0)
+            (kernels.precision == Precision.BITS_32)
+            & (kernels.tensor_cores == 0)
+            & ~is_in(kernels.family, with_tf32(kernels))
         )
         ratio = peak_ratio(signals, without_tf32, "tf32", peaks)
         without_tf32 = without_tf32.select(ratio >= self.minimum_ratio)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -11,13 +12,20 @@ from numpy.typing import NDArray
 from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES, NUMBER_FORMATS, roofline
-from tb_perfadvisor.trace import EventKind, KernelFamily
-from tb_perfadvisor.trace.integer_groups import is_in
+from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES, NUMBER_FORMATS, bits_of, roofline
+from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
+from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
 from tb_perfadvisor.trace.tables import Float64, Int8, Int32, Int64, UInt8
 
 _HALF = 0.5
 """Halving the bytes per number halves the time of a memory-bound kernel."""
+_LONG_NS = 50_000
+"""Beginning and ending take about 5 microseconds, in any number format."""
+_ON_SHARE = 0.1
+"""Of a family's time in 32 bits: with the switch on, most of its products use TF32."""
+
+# `ampere_sgemm_128x64_tn`, `cutlass_80_simt_sgemm_128x32_8x5_nn_align1`, `…_tilesize128x128x16_…`.
+_TILE = re.compile(r"(?:_|tilesize)([1-9]\d{1,2})x([1-9]\d{1,2})(?=_|x\d)")
 
 
 class MatrixKernels(Struct, frozen=True):
@@ -82,7 +90,8 @@ def times_in_format(
     expected to reach the same share of it as now. Convolutions and attention may use another
     algorithm: expected is halfway between the same share and half of the current time, which 16-bit
     numbers give a memory-bound kernel. At worst, kernels save half as much. Where shapes are
-    unknown, the ratio of the peaks gives the best time, and half of the current time is expected.
+    unknown, the ratio of the peaks gives the best time, and half of the current time is expected,
+    or what lies between the best time and that of the bytes which the tiles of the kernel move.
 
     The kernels compute with wider numbers; `number_format` is one of `NUMBER_FORMATS`.
     """
@@ -97,9 +106,33 @@ def times_in_format(
     # TF32 numbers take 32 bits in memory, so memory-bound kernels gain nothing.
     half = same_share if number_format == "tf32" else _HALF * now_ns
     half = np.where(rooflines.is_product[kernels.entry], same_share, half)
-    expected = np.where(is_known, (same_share + half) / 2, np.maximum(same_share, _HALF * now_ns))
+    by_tiles = _time_by_tiles(signals, kernels, number_format, peaks)
+    unshaped = np.where(np.isnan(by_tiles), _HALF * now_ns, (same_share + by_tiles) / 2)
+    expected = np.where(is_known, (same_share + half) / 2, np.maximum(same_share, unshaped))
     expected = np.clip(expected, best, now_ns)
     return Times(_rounded(best), _rounded(expected), _rounded((expected + now_ns) / 2))
+
+
+def _time_by_tiles(
+    signals: Signals, kernels: MatrixKernels, number_format: str, peaks: Peaks
+) -> Float64:
+    """The most time that moving the operands of long matrix products takes; NaN where unknown.
+
+    A block that computes m x n results reads m + n numbers for 2 m n operations, if no other block
+    has read them before. At its present rate a kernel does no more operations than the peak allows.
+    """
+    bandwidth = (peaks.memory_bandwidth_bytes_per_s or np.nan) * peaks.achievable_bandwidth
+    trace, names = signals.trace, signals.trace.events.name[kernels.rows]
+    inverse_tile = np.full(len(kernels.rows), np.nan)
+    for name, places in places_by_value(names):
+        if (tile := _TILE.search(trace.strings[name])) is not None:
+            inverse_tile[places] = 1 / int(tile[1]) + 1 / int(tile[2])
+    applies = (kernels.family == KernelFamily.MATMUL) & (kernels.duration_ns >= _LONG_NS)
+    inverse_tile[~applies] = np.nan
+    fast = (peaks.flop_per_s(number_format) or np.nan) * peaks.achievable
+    flop = kernels.duration_ns / 1e9 * fast / peak_ratio(signals, kernels, number_format, peaks)
+    moved_bytes = flop / 2 * inverse_tile * bits_of(number_format) / 8
+    return np.minimum(moved_bytes / bandwidth * 1e9, kernels.duration_ns)
 
 
 def peak_ratio(
@@ -117,6 +150,20 @@ def peak_ratio(
     slow[formats == NUMBER_FORMATS.index("fp64")] = peaks.flop_per_s("fp64") or np.nan
     ratio: Float64 = (fast or np.nan) * peaks.achievable / slow
     return ratio
+
+
+def with_tf32(kernels: MatrixKernels) -> UInt8:
+    """The families that multiply in TF32, so that the switch for them is on.
+
+    What is slow of them is slow for its shape. Attention uses matrix units whatever the switch. A
+    convolution may call a kernel that is named like a matrix product, so one kernel is no proof.
+    """
+    wide = kernels.select(kernels.precision == Precision.BITS_32)
+    time_ns = np.bincount(wide.family, wide.duration_ns, minlength=int(max(KernelFamily)) + 1)
+    fast = wide.select(wide.tensor_cores == 1)
+    fast_ns = np.bincount(fast.family, fast.duration_ns, minlength=len(time_ns))
+    fast_ns[KernelFamily.ATTENTION] = 0
+    return np.flatnonzero(fast_ns > _ON_SHARE * time_ns).astype(np.uint8)
 
 
 def fills_device(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
