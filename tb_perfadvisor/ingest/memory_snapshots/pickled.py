@@ -11,7 +11,7 @@ stopped midway.
 from __future__ import annotations
 
 import re
-from struct import unpack_from
+import struct
 from typing import Any, Final, Protocol
 
 from tb_perfadvisor.errors import UnreadableProfileError
@@ -111,7 +111,7 @@ class _Machine:
     def run(self) -> Any:
         try:
             return self._run()
-        except (IndexError, KeyError, TypeError, ValueError) as error:
+        except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
             # An instruction found less on the stack than it needs, or something else.
             raise self._damaged() from error
 
@@ -227,7 +227,7 @@ class _Machine:
                     self._text_bytes += size
                     push(text if code in (0x42, 0x8E, 0x43) else text.decode("utf-8", "replace"))
                 elif code == 0x47:  # BINFLOAT
-                    push(unpack_from(">d", data, at)[0])
+                    push(struct.unpack_from(">d", data, at)[0])
                     at += 8
                 elif code in (0x85, 0x86, 0x87):  # TUPLE1, TUPLE2, TUPLE3
                     size = code - 0x84

@@ -132,7 +132,8 @@ def _time_by_tiles(
     fast = (peaks.flop_per_s(number_format) or np.nan) * peaks.achievable
     flop = kernels.duration_ns / 1e9 * fast / peak_ratio(signals, kernels, number_format, peaks)
     moved_bytes = flop / 2 * inverse_tile * bits_of(number_format) / 8
-    return np.minimum(moved_bytes / bandwidth * 1e9, kernels.duration_ns)
+    most_ns: Float64 = np.minimum(moved_bytes / bandwidth * 1e9, kernels.duration_ns)
+    return most_ns
 
 
 def peak_ratio(

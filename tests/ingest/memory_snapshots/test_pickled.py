@@ -200,6 +200,11 @@ def test_a_truncated_file_is_an_error(place: int) -> None:
         read(data[: len(data) * place // 100])
 
 
+def test_a_file_that_ends_in_a_number_is_an_error() -> None:
+    with pytest.raises(UnreadableProfileError):
+        load(b"\x80\x04G\x3f")  # BINFLOAT has eight bytes
+
+
 def test_changed_bytes_give_a_snapshot_or_an_error() -> None:
     random, data, read_whole = Random(7), small().pickled(), 0
     for _ in range(2_000):
