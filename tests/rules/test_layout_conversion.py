@@ -103,6 +103,14 @@ def test_amd_devices_get_the_rocm_remedy() -> None:
     assert len(finding.remedies) == 1
 
 
+def test_volumes_have_a_layout_of_their_own() -> None:
+    """`torch.channels_last` needs four dimensions, and raises an error for volumes."""
+    volumes = kernel("convolveNd_dgrad_float_engine<float, 3, 512, 6, 5, 3, 3, 3, false>")
+    trace = SLOW.replace("ttHHHHHHtt", "ttHHHHHVtt")
+    (finding,) = find(LayoutConversion, trace, legend={**LEGEND, "V": volumes}, device=A100) or ()
+    assert "torch.channels_last_3d" in finding.remedies[0].snippet
+
+
 def test_xla_transposes_count_whatever_launches_them() -> None:
     trace = SLOW.replace("tt", "xx").replace("v", "o")
     (finding,) = find(LayoutConversion, trace, legend=LEGEND, device=A100, framework="jax") or ()

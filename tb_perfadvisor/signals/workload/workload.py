@@ -109,6 +109,8 @@ class Part(Enum):
     GATHERED_ONCE = ("parameters gathered once per step", Aspect.FEATURE)
     """Sharded parameters stay whole from the forward to the backward pass."""
     FUSED_ATTENTION = ("fused attention", Aspect.FEATURE)
+    VOLUMES = ("convolutions of volumes", Aspect.FEATURE)
+    """In three dimensions, on tensors of five."""
     PINNED_BATCHES = ("copies from pinned memory", Aspect.FEATURE)
     """All larger copies to the device come from pinned memory."""
     COPY_STREAM = ("copies on a stream of their own", Aspect.FEATURE)
@@ -251,6 +253,8 @@ SIGNS: tuple[Sign, ...] = (
         r"|multi_step_on_iterator",
     ),
     Sign(Part.KERAS, (EventKind.STEP,), _at_start(r"Profiled batch")),
+    _calls(Part.VOLUMES, r"aten::(?:slow_)?conv3d$|aten::conv_transpose3d$"),
+    Sign(Part.VOLUMES, _KERNELS, re.compile(r"convolveNd_|(?i:conv3d|vol2col)")),
     # Parallelism.
     _calls(Part.DDP, r"DistributedDataParallel\.|torch\.distributed\.ddp\.reducer::"),
     _frames(Part.DDP, r"torch/nn/parallel/distributed\.py"),

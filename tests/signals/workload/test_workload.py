@@ -46,6 +46,7 @@ def test_many_operators_without_a_backward_pass_are_forward_only() -> None:
         ("Optimizer.step#RMSprop.step", Part.FOREACH_OPTIMIZER),
         ("Optimizer.step#NorMuon.step", Part.OWN_OPTIMIZER),
         ("aten::_foreach_add_", Part.FOREACH_UPDATES),
+        ("aten::conv3d", Part.VOLUMES),
         ("## Call CompiledFxGraph f7p6gslkv3uwbkhsf7qhhobwgh7c ##", Part.INDUCTOR),
         ("_ReduceFromModelParallelRegion", Part.TENSOR_PARALLEL),
         ("LinearWithGradAccumulationAndAsyncCommunication", Part.MEGATRON),
