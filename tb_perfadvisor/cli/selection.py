@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def captures_of_runs(listing: Listing, run: str | None) -> tuple[Capture, ...]:
-    """The captures whose run matches a regular expression; all of them without one.
-
-    Raises:
-        UsageError: If no run matches, or the expression is invalid.
-    """
+    """The captures whose run matches a regular expression; all of them without one."""
     if run is None:
         return listing.captures
     captures = tuple(capture for capture in listing.captures if _pattern(run).search(capture.run))

@@ -209,9 +209,6 @@ class Output:
         """Refuse to replace an input, before anything is read.
 
         Without a file, output goes to the terminal. `inputs` are the files that the command reads.
-
-        Raises:
-            UsageError: If the file is one of them.
         """
         self.file = file
         self.inputs = () if file is None else tuple(inputs)
@@ -229,9 +226,6 @@ def write_result(
 
     `render` makes the text of a format; `print_text` prints it in color if the console supports
     that.
-
-    Raises:
-        UsageError: If it cannot be written.
     """
     if output.file is not None:
         content = render(format.value).encode()

@@ -171,9 +171,6 @@ def recordings_of(listings: Sequence[Listing]) -> Mapping[str, list[Choice]]:
 
     Listings of one path give each run that was recorded more than once. Those of several paths give
     one time line in their order, with a recording each.
-
-    Raises:
-        UsageError: If no run was recorded twice.
     """
     if len(listings) > 1:
         choices = [Choice(listing, capture) for listing in listings for capture in listing.captures]

@@ -56,9 +56,6 @@ def pair(base: Listing, targets: Sequence[Listing]) -> tuple[tuple[Group, ...], 
     """Group captures into comparisons.
 
     There is at least one capture below each path. Notes tell the user how captures were chosen.
-
-    Raises:
-        UsageError: If the captures to compare are ambiguous, or none belong together.
     """
     notes: list[str] = []
     runs = _runs(base, notes)

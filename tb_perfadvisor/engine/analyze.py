@@ -117,9 +117,6 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
 
     The capture has at least one trace. `progress` is called with the current stage and the share
     that is done (0-1).
-
-    Raises:
-        UsageError: When the configuration names a rule, limit or device that does not exist.
     """
     tell = progress or (lambda stage, share: None)
     config.check()

@@ -147,11 +147,7 @@ def encode_model(model: ChangeModel) -> bytes:
 
 
 def decode_model(content: bytes) -> ChangeModel:
-    """Decode what `encode_model` wrote.
-
-    Raises:
-        PerfAdvisorError: If the content is damaged, or something else.
-    """
+    """Decode what `encode_model` wrote."""
     try:
         return msgspec.msgpack.decode(
             zlib.decompress(content), type=ChangeModel, dec_hook=_decode_column

@@ -50,21 +50,13 @@ class Config(Struct, frozen=True):
     """Whether the views include the events around the evidence, for a page without a server."""
 
     def check(self) -> None:
-        """Refuse names that do not exist.
-
-        Raises:
-            UsageError: If a rule, a limit or the device does not exist.
-        """
+        """Refuse names that do not exist."""
         self.rules()
         if self.options.device is not None:
             named_device(self.options.device)
 
     def rules(self) -> tuple[Rule, ...]:
-        """The rules to run, with their limits set.
-
-        Raises:
-            UsageError: If a rule or a limit does not exist.
-        """
+        """The rules to run, with their limits set."""
         for rule_id in (*self.select, *self.ignore, *self.limits):
             find_rule(rule_id)
         chosen = (
@@ -108,11 +100,7 @@ _KEYS = set(_Settings.__struct_fields__)
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
-    """Read a configuration file.
-
-    Raises:
-        UsageError: If the file cannot be read, or has an unknown key or an invalid value.
-    """
+    """Read a configuration file."""
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

@@ -23,9 +23,6 @@ def open_cluster(address: str) -> Iterator[Executor]:
     summary of each rank comes back.
 
     The address is that of the scheduler: `tcp://host:8786`, `tls://…`.
-
-    Raises:
-        UsageError: When the extra is missing, nobody answers, or the workers do not fit.
     """
     try:
         from distributed import Client

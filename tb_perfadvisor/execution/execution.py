@@ -59,9 +59,6 @@ def open_execution(
     given. With 1, or on a system without semaphores or file descriptors for more, this process
     reads. The limits are those of each process. If the address of a Dask scheduler is given
     (`tcp://host:8786`), its workers read.
-
-    Raises:
-        UsageError: When the cluster cannot be used.
     """
     if scheduler is not None:
         from tb_perfadvisor.execution.dask_cluster import open_cluster

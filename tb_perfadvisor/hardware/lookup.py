@@ -53,11 +53,7 @@ def find_device(
 
 
 def named_device(name: str) -> DeviceSpec:
-    """The device that a user names: a row's name or a driver's name, or a part of only one of them.
-
-    Raises:
-        UsageError: If no device or several have this name.
-    """
+    """The device that a user names: a row or a driver's name, or a part of only one of them."""
     wanted = name.strip().casefold()
     by_name = {spec.name.casefold(): spec for spec in known_devices()}
     if wanted in by_name:

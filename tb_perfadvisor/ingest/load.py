@@ -148,9 +148,6 @@ def load_capture(
     `progress` is called with a stage and a share of it (0-1). `reads` is what `start_reading`
     returned, if it was called before. The traces are in order of rank, then host. A file that
     cannot be read becomes a note if others can.
-
-    Raises:
-        UnreadableProfileError: When no file can be read.
     """
     if reads is None:
         reads = start_reading(listing, capture)
@@ -280,9 +277,6 @@ def read_worker(
 
     Returns a worker for each document that was recorded with the first. If a further document
     cannot be read, those before it are returned, with a note.
-
-    Raises:
-        PerfAdvisorError: When nothing can be read.
     """
     workers: list[Worker] = []
     documents: list[Document] = []
@@ -311,9 +305,6 @@ def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None)
     """Read what one worker of a capture recorded: a trace for each document of its file.
 
     `tell` is called with the share (0-1) of these files that was read.
-
-    Raises:
-        PerfAdvisorError: When it cannot be read.
     """
     files = recorded.files
     source = Source(

@@ -80,9 +80,6 @@ def expect_message(data: bytes, descriptor: Any, budget: Budget) -> None:
     Two bytes may hold a message that takes hundreds when it is decoded.
 
     Decoding says whether the data is damaged.
-
-    Raises:
-        UnreadableProfileError: If it is more than a recorded file of this size holds.
     """
     types = _types_in(descriptor)
     items_of = {each.full_name: 1 + len(each.fields) // _FIELDS_OF_ITEM for each in types}

@@ -56,9 +56,6 @@ class Answers:
 
         The repository has the code of the programs, to show lines and patches. `progress` is called
         with a stage and the share that is done.
-
-        Raises:
-            UsageError: If one is not a directory.
         """
         if not root.is_dir():
             raise UsageError("is not a directory.", where=str(root))
@@ -231,11 +228,7 @@ class Answers:
 
 
 def place_below(root: Path, path: str) -> Path:
-    """A path below a root.
-
-    Raises:
-        UsageError: If it is outside, also through links.
-    """
+    """A path below a root."""
     whole = os.path.realpath(root)
     try:
         if "://" not in path:

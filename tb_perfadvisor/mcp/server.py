@@ -42,9 +42,6 @@ def make_server(
     Profiles outside of `root` are refused. The repository has the code of the programs. `limits`
     are those of an answer. Tests run `command` instead of the worker. `trials` are the commands
     that may be tried.
-
-    Raises:
-        UsageError: If one is not a directory.
     """
     Answers(root, repository)  # reject wrong directories at once
     workers = Workers(limits, command)

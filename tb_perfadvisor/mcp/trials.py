@@ -39,9 +39,6 @@ class Trials:
         Recordings outside of `root` are refused. The repository has the code of the programs;
         trials start there. Commands are as a user would type them, numbered from 1. Tests run
         `program` instead of `perfadvisor`.
-
-        Raises:
-            UsageError: If a command is empty, or its quotes do not match.
         """
         self._root, self._repository, self._program = root, repository, tuple(program)
         self._turn = anyio.Semaphore(1)
@@ -62,11 +59,7 @@ class Trials:
         return plain("; ".join(words))
 
     async def try_change(self, path: str, change: str, command: int) -> str:
-        """Try a change for a recording, with one of the commands.
-
-        Raises:
-            PerfAdvisorError: If it cannot be tried.
-        """
+        """Try a change for a recording, with one of the commands."""
         if change not in change_ids():
             raise UsageError(f"there is no change {change!r}.", hint="`finding` names them.")
         if not 1 <= command <= len(self._commands):

@@ -111,9 +111,6 @@ class Workers:
         Args:
             request: The request.
             report: Called with the worker's progress.
-
-        Raises:
-            PerfAdvisorError: If there is no answer, with the reason in words for the user.
         """
         async with self._turn:
             with anyio.move_on_after(self.limits.time_s):

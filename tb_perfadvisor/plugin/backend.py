@@ -90,11 +90,7 @@ class Backend:
         return self._neighbors[1]
 
     def entry(self, capture_id: str) -> Entry:
-        """The capture with an id, from the last scan.
-
-        Raises:
-            ApiError: If there is no such capture.
-        """
+        """The capture with an id, from the last scan."""
         entry = self.catalog.snapshot.entries.get(capture_id)
         if entry is None:
             # A shared link can be opened before the first scan has finished.
@@ -108,22 +104,14 @@ class Backend:
         return entry
 
     def read(self, entry: Entry, name: str) -> bytes:
-        """A file of a capture's result.
-
-        Raises:
-            ApiError: If the capture has no result.
-        """
+        """A file of a capture's result."""
         content = self.results().read(entry, name)
         if content is None:
             raise not_analyzed()
         return content
 
     def rules_found(self, entry: Entry) -> tuple[str, ...]:
-        """The rule of each finding in the report of a capture.
-
-        Raises:
-            ApiError: If the capture has no result.
-        """
+        """The rule of each finding in the report of a capture."""
         report = msgspec.json.decode(self.read(entry, REPORT), type=_Findings)
         return tuple(finding.rule_id for finding in report.findings)
 

@@ -100,11 +100,7 @@ def keys_of(request: Request) -> tuple[str, ...]:
 
 
 def make_document(request: Request, cache: ResultCache) -> bytes:
-    """Make a document.
-
-    Raises:
-        PerfAdvisorError: If a result is missing or cannot be read; one that cannot is removed.
-    """
+    """Make a document."""
     if isinstance(request, Export):
         return _export(request, cache)
     if isinstance(request, Excerpt):

@@ -32,11 +32,7 @@ _MOST_CHARACTERS = 64
 
 
 def require_same_origin(request: wrappers.Request) -> None:
-    """Refuse a request that a page of another site sent, before it starts or stops anything.
-
-    Raises:
-        ApiError: If another site sent it.
-    """
+    """Refuse a request that a page of another site sent, before it starts or stops anything."""
     if _is_cross_origin(request):
         hint = "Open the tab in TensorBoard."
         raise ApiError(403, "requests from other sites are not allowed.", hint=hint)
@@ -48,9 +44,6 @@ def require_known_host(request: wrappers.Request, hosts: AbstractSet[str]) -> No
     Behind a proxy that changes the host, the page's name does not lead here.
 
     `hosts` are the names that are allowed besides loopback names.
-
-    Raises:
-        ApiError: If another site sent it, or a page at a name that is not allowed.
     """
     require_same_origin(request)
     page = page_name(request)

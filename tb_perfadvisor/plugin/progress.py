@@ -26,9 +26,6 @@ def ensure_started(request: wrappers.Request, results: Results, entry: Entry) ->
     """Start the analysis of a capture if necessary, and report its progress.
 
     An analysis that failed or was canceled starts again only if the user asks for that.
-
-    Raises:
-        ApiError: If the analysis failed or was canceled, or the request must not start it.
     """
     client = client_of(request)
     results.join(entry, client)
@@ -43,11 +40,7 @@ def ensure_started(request: wrappers.Request, results: Results, entry: Entry) ->
 def ensure_view_started(
     request: wrappers.Request, results: Results, wanted: WholeRun
 ) -> dict[str, Any]:
-    """Start to make the view of a whole run if necessary, and report the progress.
-
-    Raises:
-        ApiError: If that failed, or the request must not start it.
-    """
+    """Start to make the view of a whole run if necessary, and report the progress."""
     return _ensure_started(
         request,
         lambda: results.whole_run_state(wanted),

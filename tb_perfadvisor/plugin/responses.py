@@ -48,11 +48,7 @@ class NotReady(Exception):  # noqa: N818 - no error
 
 
 def read_body(request: wrappers.Request, most_bytes: int) -> bytes:
-    """The body of a request; no more of it is read than it may have, whatever its headers say.
-
-    Raises:
-        ApiError: If it is longer, or ends too early.
-    """
+    """The body of a request; no more of it is read than it may have, whatever its headers say."""
     too_long = ApiError(413, f"the request has more than {most_bytes:,} bytes.")
     if (request.content_length or 0) > most_bytes:
         raise too_long
@@ -100,9 +96,6 @@ def respond_file(
     """Respond with a file of the frontend bundle.
 
     The name is looked up in the directory's listing and never joined to a path.
-
-    Raises:
-        ApiError: If there is no such file.
     """
     try:
         files = {path.name: path for path in directory.iterdir() if path.is_file()}
@@ -119,11 +112,7 @@ def respond_file(
 
 
 def integer(request: wrappers.Request, name: str, default: int, least: int) -> int:
-    """A whole number from the query.
-
-    Raises:
-        ApiError: If it is not a whole number or less than `least`.
-    """
+    """A whole number from the query."""
     text = request.args.get(name)
     if text is None:
         return default
@@ -137,20 +126,12 @@ def integer(request: wrappers.Request, name: str, default: int, least: int) -> i
 
 
 def optional_integer(request: wrappers.Request, name: str) -> int | None:
-    """A whole number of at least 0 from the query; None if it is not there.
-
-    Raises:
-        ApiError: If it is not a whole number of at least 0.
-    """
+    """A whole number of at least 0 from the query; None if it is not there."""
     return integer(request, name, 0, 0) if name in request.args else None
 
 
 def time_range(request: wrappers.Request, from_ns: int, to_ns: int) -> tuple[int, int]:
-    """The range of time in the query, by default the one given.
-
-    Raises:
-        ApiError: If it is empty.
-    """
+    """The range of time in the query, by default the one given."""
     from_ns = integer(request, "from_ns", from_ns, 0)
     to_ns = integer(request, "to_ns", max(to_ns, from_ns + 1), 0)
     if to_ns <= from_ns:

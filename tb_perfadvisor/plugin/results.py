@@ -205,11 +205,7 @@ class Results:
         )
 
     def window(self, entry: Entry) -> TimelineEvents | None:
-        """The events of a capture's reference worker; None without a result.
-
-        Raises:
-            PerfAdvisorError: If they cannot be read.
-        """
+        """The events of a capture's reference worker; None without a result."""
         from tb_perfadvisor.report.timeline.window import decode_events
 
         with self._lock:

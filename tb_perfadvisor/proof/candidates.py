@@ -76,9 +76,6 @@ def candidates_of(
     """The mechanical changes for the findings of a report, best finding first.
 
     `changes` are ids; by default the first mechanical one of each finding is taken.
-
-    Raises:
-        UsageError: If there is no such change.
     """
     unknown = sorted(set(changes) - set(change_ids()))
     if unknown:
@@ -98,11 +95,7 @@ def candidates_of(
 
 
 def candidate_of_file(file: Path, directory: Path) -> Candidate:
-    """A patch of the user, relative to a directory.
-
-    Raises:
-        UsageError: If it cannot be read.
-    """
+    """A patch of the user, relative to a directory."""
     try:
         patch = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -103,20 +103,12 @@ def digest_of(report: model.Report) -> str:
 
 
 def append(proofs: Iterable[Proof], file: Path) -> None:
-    """Add lines to a ledger.
-
-    Raises:
-        UsageError: If it cannot be written.
-    """
+    """Add lines to a ledger."""
     append_lines(b"".join(msgspec.json.encode(proof) + b"\n" for proof in proofs), file)
 
 
 def read(file: Path) -> list[Proof]:
-    """The lines of a ledger, the oldest first; those that are no proof are left out.
-
-    Raises:
-        UsageError: If the file exists and cannot be read.
-    """
+    """The lines of a ledger, the oldest first; those that are no proof are left out."""
     proofs = []
     for line in read_lines(file):
         try:

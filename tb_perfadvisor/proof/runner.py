@@ -165,9 +165,6 @@ class Runner:
         `version` is a copy of the program, which stays as it is. Each version has compiler caches
         of its own, by its name; that of the original is `base`. After `limit_s`, the run is ended
         and says nothing.
-
-        Raises:
-            PerfAdvisorError: If it cannot be run.
         """
         with self._started(version, name, self._measuring(plan), {SWITCH: "off"}) as program:
             before = after = None
@@ -196,9 +193,6 @@ class Runner:
         The runs of the original and of the changed program are returned; after `limit_s`, both are
         ended. If `base_first`, the original starts first and has the first turn. The name is that
         of the change.
-
-        Raises:
-            PerfAdvisorError: If they cannot be run.
         """
         settings = self._measuring(msgspec.structs.replace(plan, in_turns=True))
         versions = [(base, _BASE), (change, name)]
@@ -221,9 +215,6 @@ class Runner:
         """Run a version until a few of its steps are recorded.
 
         After `limit_s`, nothing more is waited for.
-
-        Raises:
-            PerfAdvisorError: If nothing was recorded.
         """
         recording = {
             "logdir": str(logdir),

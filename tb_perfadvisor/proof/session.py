@@ -55,9 +55,6 @@ class Session:
         `working_space` makes the space. Patches are relative to the repository, which lies in the
         checkout. Each change has the budget. `checks` are patterns of the names of tensors to
         compare.
-
-        Raises:
-            UsageError: If the repository lies outside of the copied program.
         """
         self._runner, self._space, self._repository = runner, space, repository
         self._budget_s, self._checks, self._progress = budget_s, tuple(checks), progress
@@ -76,9 +73,6 @@ class Session:
         """Record the program as it is, and analyze that.
 
         If the recording is to be kept, that path may not exist yet.
-
-        Raises:
-            PerfAdvisorError: If nothing was recorded, or it cannot be kept.
         """
         logdir = self._space / "recording"
         self._progress("recording the original")
@@ -95,10 +89,6 @@ class Session:
         """Try each change, and at the end those that helped together.
 
         Changes of the catalog are those of the report.
-
-        Raises:
-            UsageError: If a patch does not apply.
-            PerfAdvisorError: If the original cannot be measured.
         """
         helped = []
         for candidate in candidates:
@@ -160,11 +150,7 @@ class Session:
 def changes_to_try(
     report: model.Report | None, repository: Path, changes: Sequence[str], patches: Sequence[Path]
 ) -> list[Candidate]:
-    """The user's patches, and the changes of a report.
-
-    Raises:
-        UsageError: If there is nothing to try.
-    """
+    """The user's patches, and the changes of a report."""
     found = [candidate_of_file(file, repository) for file in patches]
     if report is not None:
         found += candidates_of(report, repository, changes)

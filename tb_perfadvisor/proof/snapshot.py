@@ -60,11 +60,7 @@ class Snapshot(Struct, frozen=True):
     """Weights that would have been too large to copy, relative to the checkout."""
 
     def copy(self, target: Path) -> None:
-        """Copy the snapshot to a directory that does not exist.
-
-        Raises:
-            PerfAdvisorError: If it cannot be written.
-        """
+        """Copy the snapshot to a directory that does not exist."""
         with _says_what_is_full():
             shutil.copytree(self.directory, target, symlinks=True)
 
@@ -88,9 +84,6 @@ def working_space() -> Iterator[Path]:
     """A directory for everything that a trial writes; deleted at its end.
 
     A trial that was killed could not delete its own. The next one does.
-
-    Raises:
-        PerfAdvisorError: If it cannot be made.
     """
     _delete_abandoned()
     with _says_what_is_full():
@@ -111,10 +104,6 @@ def take_snapshot(working_directory: Path, space: Path) -> Snapshot:
     """Copy the program around a working directory into a trial's space.
 
     The user starts the program in the working directory. `working_space` makes the space.
-
-    Raises:
-        UsageError: If this is more than a program.
-        PerfAdvisorError: If it cannot be written.
     """
     started_in = Path(os.path.realpath(working_directory))
     checkout = next(

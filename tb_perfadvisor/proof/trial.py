@@ -110,9 +110,6 @@ def try_change(
     After `budget_s`, no further pair begins. `checks` are patterns of the names of tensors to
     compare. `may_differ` says why small differences of results are expected; empty if they are not.
     The clock is in seconds.
-
-    Raises:
-        PerfAdvisorError: If the original cannot be measured.
     """
     return _Trial(runner, base, change, name, budget_s, checks, may_differ, progress, clock).run()
 

@@ -44,9 +44,6 @@ def write_remark(digest: str, remark: Remark) -> None:
     """Keep what a user says about a finding, in place of what was said before.
 
     An empty remark takes back what was said. `digest` is that of the run.
-
-    Raises:
-        UsageError: If it cannot be written.
     """
     line = _Line(
         written_unix_s=round(time.time()),

@@ -31,9 +31,6 @@ def with_sources(report: Report, repository: Repository, link: str | None = None
 
     `link` is the pattern of links: a URL with `{path}` and `{line}`, and `{root}` for the absolute
     path of the repository; or `vscode`. None makes no links.
-
-    Raises:
-        UsageError: If the pattern names no line or no path.
     """
     pattern = _pattern(link)
     return replace(

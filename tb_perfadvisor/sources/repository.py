@@ -29,11 +29,7 @@ class Repository:
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        """Open a directory; or one Python file, which is all that is then read of its directory.
-
-        Raises:
-            UsageError: If it is neither.
-        """
+        """Open a directory; or one Python file, which is all that is then read of its directory."""
         given = Path(root)
         self._only = given.name if given.suffix == ".py" and given.is_file() else ""
         self.root = given.parent if self._only else given

@@ -129,10 +129,6 @@ def compile_for_tpu(
     `python` is the interpreter of an environment with jax and libtpu, by default this one; only its
     answers are cached. `topology` is the slice to compile for, if not the generation's smallest
     one.
-
-    Raises:
-        UsageError: If jax or libtpu is not installed.
-        PerfAdvisorError: If the compiler does not start.
     """
     versions = tpu_compiler_versions() if python is None else None
     if python is None and versions is None:

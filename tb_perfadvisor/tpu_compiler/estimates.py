@@ -98,10 +98,6 @@ def estimate_shapes(
 
     The topology is a generation (`v5e`), or a slice of one (`v5e:2x2`). The time limit is for all
     of them.
-
-    Raises:
-        UsageError: If the generation is unknown, or jax or libtpu is not installed.
-        PerfAdvisorError: If the compiler does not start.
     """
     name, colon, _ = topology.partition(":")
     generation = find_generation(name)

@@ -70,11 +70,7 @@ GENERATIONS = {
 
 
 def find_generation(name: str) -> Generation:
-    """A generation by its name, in any case.
-
-    Raises:
-        UsageError: If there is none of this name.
-    """
+    """A generation by its name, in any case."""
     try:
         return GENERATIONS[name.casefold()]
     except KeyError:

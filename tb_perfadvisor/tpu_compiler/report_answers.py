@@ -19,10 +19,6 @@ def with_answers(report: Report, *, time_limit_s: float) -> Report:
     """The report, with what the TPU compiler says of the sizes that its findings propose.
 
     The time limit is for each question.
-
-    Raises:
-        UsageError: If jax or libtpu is not installed.
-        PerfAdvisorError: If the compiler does not start.
     """
     return replace(
         report, findings=[_answered(finding, time_limit_s) for finding in report.findings]

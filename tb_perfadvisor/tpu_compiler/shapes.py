@@ -27,9 +27,6 @@ def parse_operations(text: str) -> list[Operation]:
 
     The text is `KIND:SIZExSIZE…@DTYPE`. The kind may be left out (then it is a product), and so may
     the data type (then it is bf16). Commas separate alternatives for a size.
-
-    Raises:
-        UsageError: If the text is no such description.
     """
     match = _PATTERN.fullmatch(text.strip())
     if match is None:

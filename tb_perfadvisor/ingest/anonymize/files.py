@@ -26,9 +26,6 @@ def anonymize_facts(data: bytes, names: Names, *, where: str) -> bytes:
     """The same facts without the user's names, and without the program's arguments.
 
     Names are replaced as in the capture that the facts are of.
-
-    Raises:
-        UnreadableProfileError: If it is damaged.
     """
     try:
         facts = decode_facts(data)
@@ -97,11 +94,6 @@ def anonymize_file(source: Path, target: Path, *, key: str = "") -> tuple[str, .
     run; by default, each file has a key made from its content.
 
     Returns the words that the copy keeps although no framework's vocabulary has them; lower case.
-
-    Raises:
-        UsageError: If the target is the source, or the format is not supported.
-        UnreadableProfileError: If the file is damaged.
-        PerfAdvisorError: If a file cannot be read or written.
     """
     try:
         with source.open("rb") as stream:

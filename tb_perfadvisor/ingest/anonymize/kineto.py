@@ -69,9 +69,6 @@ def anonymize_kineto(stream: BinaryIO, names: Names, *, where: str) -> Iterator[
     """The text of the anonymized trace, piece by piece.
 
     The stream is gzipped or not.
-
-    Raises:
-        UnreadableProfileError: If it is not a Kineto trace, or is damaged.
     """
     text = Text(Inflated(stream, where))
     is_followed = True

@@ -54,11 +54,7 @@ _METADATA: Final = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCH
 
 
 def anonymize_export(stream: BinaryIO, names: Names, *, where: str) -> bytes:
-    """The export without names of the user.
-
-    Raises:
-        UnreadableProfileError: If the database is damaged.
-    """
+    """The export without names of the user."""
     with (
         open_database({where: lambda: nullcontext(stream)}) as database,
         tempfile.TemporaryDirectory() as folder,

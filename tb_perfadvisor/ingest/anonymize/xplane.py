@@ -38,11 +38,7 @@ _PROGRAM = re.compile(r"(?P<name>.+)(?P<id>\(\d+\))$")
 
 
 def anonymize_xspace(data: bytes, names: Names, *, where: str) -> bytes:
-    """An anonymized XSpace.
-
-    Raises:
-        UnreadableProfileError: If it is not an XSpace, or is damaged.
-    """
+    """An anonymized XSpace."""
     space = WRITING.XSpace()
     try:
         space.ParseFromString(data)

@@ -245,9 +245,6 @@ def read_chrome(stream: BinaryIO, source: Source) -> Trace:
 
     The stream is gzipped or not, by content. `source` has path, run, session and host; the other
     fields are filled in here.
-
-    Raises:
-        UnreadableProfileError: If the file is not such an export.
     """
     text = Text(Inflated(stream, source.path))
     document = open_document(text, ChromeEvent, source.path)

@@ -23,9 +23,6 @@ def read_compile_log(stream: BinaryIO, source: Source) -> Trace:
 
     The stream may be compressed. `source` has path, run, session and rank; the other fields are
     filled in here.
-
-    Raises:
-        UnreadableProfileError: If the file has no record of torch.compile.
     """
     collected, is_truncated = _collect(stream, source)
     assembler = Assembler()
@@ -56,9 +53,6 @@ def read_records_only(stream: BinaryIO, source: Source) -> CompileLog:
     """Read the log of one process that lies beside a profile.
 
     The stream may be compressed. `source` has path and rank.
-
-    Raises:
-        UnreadableProfileError: If the file has no record of torch.compile.
     """
     return _collect(stream, source)[0].finish(source)
 

@@ -46,11 +46,7 @@ class ScalarReader:
         }
 
     def read(self, stream: BinaryIO, where: str = "") -> None:
-        """Read from where the last call ended up to the last whole record.
-
-        Raises:
-            UnreadableProfileError: If it holds more than event files do.
-        """
+        """Read from where the last call ended up to the last whole record."""
         # Imported on use, because building the messages takes as long as reading a small profile.
         from tb_perfadvisor.ingest.event_files.schema import decode_event
 

@@ -42,9 +42,6 @@ class Budget:
 
         Items are objects, entries of containers or rows of tables. `size_bytes` counts bytes beyond
         those of the items, such as the texts.
-
-        Raises:
-            UnreadableProfileError: If it is more than a recorded file of this size holds.
         """
         self.kept_bytes += ITEM_BYTES * items + size_bytes
         self.expect()
@@ -54,11 +51,7 @@ class Budget:
         return self.kept_bytes + ITEM_BYTES * items <= self.allowed_bytes
 
     def expect(self, items: int = 0) -> None:
-        """Check that there is room for items that are freed again.
-
-        Raises:
-            UnreadableProfileError: If it is more than a recorded file of this size holds.
-        """
+        """Check that there is room for items that are freed again."""
         if not self.has_room(items):
             raise UnreadableProfileError(
                 f"its first {format_bytes(self.read_bytes)} hold more than "
@@ -68,11 +61,7 @@ class Budget:
             )
 
     def expect_json(self, text: bytes | memoryview) -> None:
-        """Check that there is room for the values of a JSON text, before it is decoded.
-
-        Raises:
-            UnreadableProfileError: If it is more than a recorded file of this size holds.
-        """
+        """Check that there is room for the values of a JSON text, before it is decoded."""
         # Short texts fit in any case, and nearly all texts are short.
         if ITEM_BYTES * len(text) > FREE_BYTES - self.kept_bytes:
             text = bytes(text)

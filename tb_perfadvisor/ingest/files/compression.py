@@ -56,11 +56,7 @@ class Inflated:
         return any(layer.is_truncated for layer in self._layers)
 
     def read(self, size: int) -> bytes:
-        """Read at least `size` bytes; fewer only at the end.
-
-        Raises:
-            UnreadableProfileError: If the file is a decompression bomb.
-        """
+        """Read at least `size` bytes; fewer only at the end."""
         pieces, count = [self._first], len(self._first)
         self._first = b""
         while count < size:

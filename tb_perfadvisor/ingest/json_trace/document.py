@@ -178,11 +178,7 @@ class Document(Generic[E]):
         return self._is_cut_off or (is_last and self._text.inflated.is_truncated)
 
     def chunks(self) -> Iterator[list[E]]:
-        """All events, a slice at a time.
-
-        Raises:
-            UnreadableProfileError: If an event is too long.
-        """
+        """All events, a slice at a time."""
         while not self._is_at_end:
             if events := self._next_slice():
                 yield events
@@ -438,11 +434,7 @@ def _cuts(piece: bytes) -> Iterator[tuple[int, int]]:
 
 
 def count_documents(stream: BinaryIO, where: str) -> int:
-    """How many documents a file holds, one after another.
-
-    Raises:
-        UnreadableProfileError: If the file is a decompression bomb.
-    """
+    """How many documents a file holds, one after another."""
     inflated = Inflated(stream, where)
     count, text = 1, b""
     while piece := inflated.read(HEAD_BYTES):

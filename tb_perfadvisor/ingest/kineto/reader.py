@@ -63,9 +63,6 @@ def read_kineto(stream: BinaryIO, source: Source) -> Iterator[Trace]:
     Processes that append to one file, and files that are joined, leave several. The stream is
     gzipped or not, by content. `source` has what the path says; the file's own statements are
     added.
-
-    Raises:
-        UnreadableProfileError: If it is not a trace of the PyTorch profiler; says what it is.
     """
     text = Text(Inflated(stream, source.path))
     is_followed, count = True, 0

@@ -185,9 +185,6 @@ class SnapshotCollector:
 
         `histories` has the number of events of each device, and `expandable` the allocator's
         setting.
-
-        Raises:
-            UnreadableProfileError: If the events or blocks do not belong to what lists them.
         """
         segments = np.array(self._segments, dtype=np.int64).reshape(-1, 5)
         if sum(histories) != len(self._action) or segments[:, 4].sum() != len(self._state):

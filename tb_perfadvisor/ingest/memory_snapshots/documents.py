@@ -55,9 +55,6 @@ def read_json(
     """Read the JSON of `torch.cuda.memory._snapshot()`, or a list of segments.
 
     Returns how many events each device has, and the allocator's settings.
-
-    Raises:
-        UnreadableProfileError: If it is too large, damaged or something else.
     """
     data = stream.read(MAX_JSON_BYTES + 1)
     if len(data) > MAX_JSON_BYTES:

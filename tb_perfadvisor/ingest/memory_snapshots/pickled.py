@@ -89,9 +89,6 @@ def read_pickle(stream: Bytes, path: str, collector: SnapshotCollector, budget: 
 
     The stream is inflated. Returns the rest: what the file holds, with events and blocks only
     counted.
-
-    Raises:
-        UnreadableProfileError: If the file holds anything but plain values, or is damaged.
     """
     return _Machine(stream, path, collector, budget).run()
 

@@ -24,9 +24,6 @@ def read_memory_snapshot(stream: BinaryIO, source: Source) -> Trace:
 
     The file is a pickle or JSON, gzipped or not. `source` has path, run and rank; the other fields
     are filled in here.
-
-    Raises:
-        UnreadableProfileError: If it is damaged, too large or something else.
     """
     snapshot = _read(Inflated(stream, source.path), source.path)
     trace = Assembler().finish(

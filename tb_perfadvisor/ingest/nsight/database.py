@@ -83,9 +83,6 @@ class Database:
         """List the tables and their columns.
 
         Nothing else may use the connection.
-
-        Raises:
-            UnreadableProfileError: If it is no database, or a damaged one.
         """
         self.budget = budget
         self._connection = connection
@@ -103,11 +100,7 @@ class Database:
         }
 
     def has(self, table: str, *columns: str) -> bool:
-        """Whether there is such a table with these columns.
-
-        Raises:
-            UnreadableProfileError: If one of them is computed.
-        """
+        """Whether there is such a table with these columns."""
         is_plain = self._columns_of(table)
         if not is_plain or not is_plain.keys() >= {*columns}:
             return False
@@ -136,9 +129,6 @@ class Database:
         products and sums of them; None for -1 in all rows, which are also the values of columns
         that the table lacks, and those that are no integers. `where` is SQL that rows have to
         satisfy. The columns have shape (n,), in the order of the table.
-
-        Raises:
-            UnreadableProfileError: If the database is damaged, or the table is too large.
         """
         if not self.has(table):
             return {name: np.empty(0, np.int64) for name in columns}
@@ -156,18 +146,11 @@ class Database:
 
         The table may be missing. Values of another type than their column's become None. `where` is
         SQL that rows have to satisfy.
-
-        Raises:
-            UnreadableProfileError: If the database is damaged, or the table is too large.
         """
         return [*chain.from_iterable(self.slices(table, columns, where))]
 
     def slices(self, table: str, columns: Mapping[str, Kind], where: str = "") -> Iterator[Rows]:
-        """The same rows in slices.
-
-        Raises:
-            UnreadableProfileError: If the database is damaged, or the table is too large.
-        """
+        """The same rows in slices."""
         if columns and self.has(table, *columns):
             terms = ", ".join(of_type(column, kind) for column, kind in columns.items())
             for rows in self._select(terms, table, where):
@@ -255,11 +238,7 @@ def integers(values: Iterable[object]) -> Int64:
 
 
 def metadata_of(database: Database) -> dict[str, str]:
-    """What the export says of itself, by name.
-
-    Raises:
-        UnreadableProfileError: If the database is damaged.
-    """
+    """What the export says of itself, by name."""
     rows: Rows = []
     for table in METADATA:
         rows += database.rows(table, {"name": str, "value": str})
@@ -271,9 +250,6 @@ def open_database(files: Mapping[str, Opener]) -> Iterator[Database]:
     """Open a database and the write-ahead log beside it.
 
     `files` has what opens each, by path. The database comes first.
-
-    Raises:
-        UnreadableProfileError: If it cannot be copied, is no database, or is damaged.
     """
     where = next(iter(files))
     with ExitStack() as stack:

@@ -75,11 +75,7 @@ class DeviceWork(Struct, frozen=True):
 
 
 def read_device_work(database: Database) -> DeviceWork:
-    """Everything that ran on a device.
-
-    Raises:
-        UnreadableProfileError: If the database is damaged.
-    """
+    """Everything that ran on a device."""
 
     def table(name: str, needed: Mapping[str, str], optional: Mapping[str, str]) -> Columns:
         table = _PREFIX + name

@@ -65,11 +65,7 @@ class HostCalls(Struct, frozen=True):
 
 
 def read_host_calls(database: Database) -> Mapping[str, HostCalls]:
-    """The calls of each table that the export has.
-
-    Raises:
-        UnreadableProfileError: If the database is damaged.
-    """
+    """The calls of each table that the export has."""
     return {
         table: _read(database, table, kind)
         for table, kind in _TABLES.items()
@@ -283,9 +279,6 @@ def add_samples(
     """Add the samples of some threads, each with its innermost function that has a name.
 
     `threads` has the `globalTid` of the threads that matter, sorted.
-
-    Raises:
-        UnreadableProfileError: If the database is damaged.
     """
     if not database.has(_SAMPLES, "id", "start", "globalTid"):
         return

@@ -139,11 +139,7 @@ class _Meanings(dict[Any, int]):
 
 
 def read_ranges(database: Database, assembler: Assembler) -> Ranges:
-    """All finished ranges.
-
-    Raises:
-        UnreadableProfileError: If the database is damaged.
-    """
+    """All finished ranges."""
     meanings_by_text = _Meanings(database, assembler)
     wanted: dict[str, Kind] = {"start": int, "end": int, "eventType": int, "globalTid": int}
     columns_of, places, sequences = [], [], []
@@ -263,11 +259,7 @@ class NcclCalls(Struct, frozen=True):
 
 
 def read_nccl_calls(database: Database) -> NcclCalls:
-    """NCCL's calls.
-
-    Raises:
-        UnreadableProfileError: If the database is damaged.
-    """
+    """NCCL's calls."""
     table = "NVTX_EVENTS"
     names = {
         key: match for key, text in database.strings.items() if (match := NCCL_NAME.match(text))

@@ -54,9 +54,6 @@ def read_nsight(files: Mapping[str, Opener], source: Source) -> Trace:
 
     `files` has what opens the database, and SQLite's log beside it, if there is one. `source` has
     what the path says; the file's own statements are added.
-
-    Raises:
-        UnreadableProfileError: If it is no export, or a damaged one.
     """
     with open_database(files) as database:
         metadata = metadata_of(database)

@@ -77,9 +77,6 @@ def read_document(tool: str, data: bytes, *, where: str) -> Contents:
     """Decode a `.json` result.
 
     `tool` is the one in the file's name.
-
-    Raises:
-        UnreadableProfileError: If the text is not a result of the tool.
     """
     Budget(where, len(data)).expect_json(data)
     try:

@@ -57,9 +57,6 @@ def merge(results: Sequence[Result], *, where: str) -> Merged:
     """Merge the files of one host.
 
     The steps come from one file. Files whose steps differ are left out, with a note.
-
-    Raises:
-        UnreadableProfileError: If no file has step times.
     """
     with_steps = sorted((result for result in results if result.contents.steps), key=_step_priority)
     if not with_steps:

@@ -170,9 +170,6 @@ def read_proto(tool: str, data: bytes, *, where: str) -> Contents:
     """Decode a `.pb` result.
 
     `tool` is the one in the file's name.
-
-    Raises:
-        UnreadableProfileError: If the bytes are not a result of the tool.
     """
     message_name, read = _READERS.get(tool, ("", None))
     if read is None:

@@ -31,9 +31,6 @@ def read_tf_tools(files: Mapping[str, Opener], source: Source) -> Trace:
 
     `files` has the opener of each path; `tool_file` must know the names. `source` has run, session
     and host; the other fields are filled in here.
-
-    Raises:
-        UnreadableProfileError: If no file has step times.
     """
     merged, notes = _read_files(files, where=source.path)
     contents = merged.contents
@@ -71,9 +68,6 @@ def read_stated(files: Mapping[str, Opener], host: str) -> tuple[StatedResults, 
 
     `files` has the opener of each path; `tool_file` must know the names, which contain `host`.
     Returns what they state, and notes on files that disagree or cannot be read.
-
-    Raises:
-        UnreadableProfileError: If no file has step times.
     """
     merged, notes = _read_files(files, where=next(iter(files), ""))
     contents, steps = merged.contents, merged.contents.steps

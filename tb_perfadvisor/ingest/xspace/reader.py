@@ -71,9 +71,6 @@ def read_xplane(stream: BinaryIO, source: Source) -> Trace:
     The stream is the `*.xplane.pb`. It is read plane by plane if it is seekable. A truncated file
     is read up to its end. `source` has path, run, session and host; the other fields are filled in
     here.
-
-    Raises:
-        UnreadableProfileError: If it is not a profile, or nothing in it is readable.
     """
     file = FileReader(stream, where=source.path)
     return _Reader(file, read_space(file, where=source.path), source).read()

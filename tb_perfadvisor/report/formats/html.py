@@ -27,11 +27,7 @@ STATIC = Path(__file__).resolve().parents[2] / "static"
 
 
 def render_html(document: model.Document) -> str:
-    """The whole document as a page.
-
-    Raises:
-        UsageError: If the tab's bundle is not installed.
-    """
+    """The whole document as a page."""
     bundle, licenses = _bundle()
     digest = base64.b64encode(hashlib.sha256(bundle.encode()).digest()).decode()
     policy = (

@@ -72,11 +72,7 @@ FORMATS: Mapping[str, Callable[[model.Document], str]] = MappingProxyType(
 
 
 def render(content: model.Document | model.Report, format: str) -> str:
-    """Render a document, or a single report, in a format of `FORMATS`.
-
-    Raises:
-        UsageError: If the format is unknown.
-    """
+    """Render a document, or a single report, in a format of `FORMATS`."""
     if format not in FORMATS:
         raise UsageError(
             f"unknown format {format!r}.", hint=f"Formats: {', '.join(sorted(FORMATS))}."

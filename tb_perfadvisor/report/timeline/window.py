@@ -132,11 +132,7 @@ def encode_events(stored: TimelineEvents) -> bytes:
 
 
 def decode_events(content: bytes) -> TimelineEvents:
-    """Decode what `encode_events` wrote.
-
-    Raises:
-        PerfAdvisorError: When the content is damaged or something else.
-    """
+    """Decode what `encode_events` wrote."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             columns: dict[str, Any] = {name: archive[name] for name in _COLUMNS}

@@ -206,11 +206,7 @@ class Store:
     """A directory or a file behind a URL."""
 
     def __init__(self, url: str) -> None:
-        """Open the store without a request.
-
-        Raises:
-            UsageError: If the scheme is not supported or needs a missing package.
-        """
+        """Open the store without a request."""
         self.url = url if url.endswith("://") else url.rstrip("/")
         self.scheme = url.split(":", 1)[0].lower()
         self._bucket = "/".join(self.url.split("/")[:3])

@@ -50,11 +50,7 @@ class FileReader:
         self._window = b""
 
     def read(self, begin: int, end: int) -> bytes:
-        """The bytes from `begin` to `end`, both inside the file.
-
-        Raises:
-            UnreadableProfileError: If the file has become shorter.
-        """
+        """The bytes from `begin` to `end`, both inside the file."""
         if end - begin > _WINDOW_BYTES:
             return self._read(begin, end)
         # Fields follow one another: read some more for the next ones.

@@ -158,11 +158,7 @@ _ITEMS_OF_INSTRUCTION: Final = 10
 
 
 def decode_program(data: bytes, budget: Budget) -> Any:
-    """Decode an HloProto; an empty one if it is damaged.
-
-    Raises:
-        UnreadableProfileError: If it is more than a recorded file of this size holds.
-    """
+    """Decode an HloProto; an empty one if it is damaged."""
     expect_message(data, HloProto.DESCRIPTOR, budget)
     message = HloProto()
     try:

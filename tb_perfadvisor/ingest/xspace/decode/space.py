@@ -73,11 +73,7 @@ class Damage(Struct):
 
 
 def read_space(file: FileReader, *, where: str) -> Space:
-    """Find the planes of an XSpace without reading them.
-
-    Raises:
-        UnreadableProfileError: If the file is not an XSpace, or ends inside the first plane.
-    """
+    """Find the planes of an XSpace without reading them."""
     if not file.size:
         raise UnreadableProfileError(
             "the file is empty.", where=where, hint="Record the profile again."
@@ -245,11 +241,7 @@ def is_host(plane_name: str) -> bool:
 
 
 def outline(file: FileReader, begin: int, end: int) -> Outline | None:
-    """Find the parts of a plane; None if it is damaged before its tables.
-
-    Raises:
-        UnreadableProfileError: If it has more lines than any device or host.
-    """
+    """Find the parts of a plane; None if it is damaged before its tables."""
     name, at = "", begin
     lines: list[tuple[int, int]] = []
     while (field := file.field(at, end)) is not None:
@@ -283,11 +275,7 @@ def _is_used(file: FileReader, plane_name: str, line: Field) -> bool:
 
 
 def read_plane(file: FileReader, found: Outline) -> Plane | None:
-    """Read the tables of a plane; None if it is damaged. Lines are read on access.
-
-    Raises:
-        UnreadableProfileError: If it has more lines than any device or host.
-    """
+    """Read the tables of a plane; None if it is damaged. Lines are read on access."""
     lines, at = list(found.lines), found.tables_at
     # The tables are the rest of the plane; other fields in between are read on the way.
     buffer = wire.buffer_of(file.read(at, found.end))

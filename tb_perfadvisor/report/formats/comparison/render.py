@@ -42,11 +42,7 @@ FORMATS: Mapping[str, Callable[[ComparisonDocument], str]] = MappingProxyType(
 
 
 def render_comparison(content: ComparisonDocument, format: str) -> str:
-    """Render comparisons in a format of `FORMATS`.
-
-    Raises:
-        UsageError: If the format is unknown.
-    """
+    """Render comparisons in a format of `FORMATS`."""
     if format not in FORMATS:
         raise UsageError(
             f"unknown format {format!r}.", hint=f"Formats: {', '.join(sorted(FORMATS))}."
