@@ -5,7 +5,7 @@ from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.trace import Trace
 from tests.support.memory_snapshots import Frame, Heap
 
-RULE = find_rule("autocast-weight-copies")
+AutocastWeightCopies = find_rule("autocast-weight-copies")
 
 MIB = 1 << 20
 CAST: Frame = ("??", 0, "at::autocast::cached_cast(c10::ScalarType, at::Tensor const&)")
@@ -31,7 +31,7 @@ def forward(*, keeps_copies: bool = True, activations: int = 0, is_trained: bool
 
 
 def test_frees_all_copies_but_one() -> None:
-    checked = check_rule(RULE, slow=forward(), fixed=forward(keeps_copies=False))
+    checked = check_rule(AutocastWeightCopies, slow=forward(), fixed=forward(keeps_copies=False))
     (finding,) = checked.findings
     assert finding.memory is not None
     # 8 · 64 + 8 · 32 + 2, and one copy of 32 is in use.
@@ -46,8 +46,8 @@ def test_frees_all_copies_but_one() -> None:
 
 
 def test_a_backward_pass_needs_the_copies_again() -> None:
-    assert find(RULE, forward(is_trained=True)) == ()
+    assert find(AutocastWeightCopies, forward(is_trained=True)) == ()
 
 
 def test_a_forward_pass_that_keeps_activations_is_one_of_training() -> None:
-    assert find(RULE, forward(activations=64)) == ()
+    assert find(AutocastWeightCopies, forward(activations=64)) == ()

@@ -5,7 +5,7 @@ from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.trace import Trace
 from tests.support.memory_snapshots import Frame, Heap
 
-RULE = find_rule("idle-gradients")
+IdleGradients = find_rule("idle-gradients")
 
 MIB = 1 << 20
 FORWARD: Frame = ("/p/model.py", 5, "forward")
@@ -35,7 +35,7 @@ def steps(*, frees: bool, accumulates: bool = False, count: int = 3) -> Trace:
 
 
 def test_frees_them_in_the_forward_pass() -> None:
-    checked = check_rule(RULE, slow=steps(frees=False), fixed=steps(frees=True))
+    checked = check_rule(IdleGradients, slow=steps(frees=False), fixed=steps(frees=True))
     (finding,) = checked.findings
     assert finding.memory is not None
     # 8 · (30 + 60 + 30), and a temporary tensor of 1 MiB.
@@ -47,11 +47,11 @@ def test_frees_them_in_the_forward_pass() -> None:
 
 
 def test_gradients_that_are_accumulated_are_in_use() -> None:
-    assert find(RULE, steps(frees=False, accumulates=True)) == ()
+    assert find(IdleGradients, steps(frees=False, accumulates=True)) == ()
 
 
 def test_the_first_step_has_none() -> None:
-    assert find(RULE, steps(frees=False, count=1)) == ()
+    assert find(IdleGradients, steps(frees=False, count=1)) == ()
 
 
 def zeroed_in_place(passes: int) -> Trace:
@@ -73,5 +73,5 @@ def zeroed_in_place(passes: int) -> Trace:
 def test_gradients_that_are_accumulated_in_place_are_in_use() -> None:
     # Freed after the step, they would come back in the first backward pass, and be there when the
     # second forward pass needs as much memory as the first one.
-    assert find(RULE, zeroed_in_place(passes=1))
-    assert find(RULE, zeroed_in_place(passes=2)) == ()
+    assert find(IdleGradients, zeroed_in_place(passes=1))
+    assert find(IdleGradients, zeroed_in_place(passes=2)) == ()

@@ -5,7 +5,7 @@ from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.trace import Trace
 from tests.support.memory_snapshots import Frame, Heap
 
-RULE = find_rule("kept-activations")
+KeptActivations = find_rule("kept-activations")
 
 MIB = 1 << 20
 RUN: Frame = ("/p/train.py", 80, "main")
@@ -37,7 +37,7 @@ def steps(*, is_checkpointed: bool = False, blocks: int = 8, count: int = 2) -> 
 
 
 def test_frees_all_but_one_block_and_the_results() -> None:
-    checked = check_rule(RULE, slow=steps(), fixed=steps(is_checkpointed=True))
+    checked = check_rule(KeptActivations, slow=steps(), fixed=steps(is_checkpointed=True))
     (finding,) = checked.findings
     assert finding.memory is not None
     # 200 + 8 · 50. Checkpointed: 8 results, and one block's 50.
@@ -53,15 +53,15 @@ def test_a_forward_pass_that_keeps_nothing_has_nothing_to_recompute() -> None:
     heap = Heap(200 * MIB)
     for _ in range(8):
         heap.drop(heap.make(40 * MIB, LINEAR, INSIDE, LOOP, RUN))
-    assert find(RULE, heap.trace()) == ()
+    assert find(KeptActivations, heap.trace()) == ()
 
 
 def test_two_blocks_may_be_alike_by_chance() -> None:
-    assert find(RULE, steps(blocks=2)) == ()
+    assert find(KeptActivations, steps(blocks=2)) == ()
 
 
 def test_what_was_loaded_before_is_no_activation() -> None:
-    assert find(RULE, Heap(*[40 * MIB] * 8).trace()) == ()
+    assert find(KeptActivations, Heap(*[40 * MIB] * 8).trace()) == ()
 
 
 def test_a_program_of_unknown_mode_may_need_no_gradients() -> None:
@@ -69,5 +69,5 @@ def test_a_program_of_unknown_mode_may_need_no_gradients() -> None:
     for _ in range(8):
         heap.make(40 * MIB, LINEAR, INSIDE, LOOP, RUN)
         heap.make(10 * MIB, INSIDE, LOOP, RUN)
-    (finding,) = find(RULE, heap.trace()) or ()
+    (finding,) = find(KeptActivations, heap.trace()) or ()
     assert "no-gradients" in {remedy.change for remedy in finding.remedies}

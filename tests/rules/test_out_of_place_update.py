@@ -5,7 +5,7 @@ from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.trace import Trace
 from tests.support.memory_snapshots import Frame, Heap
 
-RULE = find_rule("out-of-place-update")
+OutOfPlaceUpdate = find_rule("out-of-place-update")
 
 MIB = 1 << 20
 
@@ -24,7 +24,7 @@ def steps(intermediate: int, *, size: int = 100, function: str = "step") -> Trac
 
 
 def test_frees_all_but_one() -> None:
-    checked = check_rule(RULE, slow=steps(4), fixed=steps(1))
+    checked = check_rule(OutOfPlaceUpdate, slow=steps(4), fixed=steps(1))
     (finding,) = checked.findings
     assert finding.memory is not None
     assert finding.memory.peak_bytes == 700 * MIB
@@ -33,21 +33,21 @@ def test_frees_all_but_one() -> None:
 
 
 def test_an_operand_and_a_result_are_needed() -> None:
-    assert find(RULE, steps(2)) == ()
+    assert find(OutOfPlaceUpdate, steps(2)) == ()
 
 
 def test_a_model_keeps_its_operands_for_gradients() -> None:
-    assert find(RULE, steps(4, function="forward")) == ()
+    assert find(OutOfPlaceUpdate, steps(4, function="forward")) == ()
 
 
 def test_what_stays_is_no_intermediate_result() -> None:
     heap = Heap(300 * MIB)
     for line in range(4):
         heap.make(100 * MIB, *update(line))
-    assert find(RULE, heap.trace()) == ()
+    assert find(OutOfPlaceUpdate, heap.trace()) == ()
 
 
 def test_just_below_and_just_above_the_limit() -> None:
     # (4 - 1) · 6 of 324 MiB are 5.6 %, and (4 - 1) · 5 of 320 are 4.7 %.
-    assert find(RULE, steps(4, size=6))
-    assert find(RULE, steps(4, size=5)) == ()
+    assert find(OutOfPlaceUpdate, steps(4, size=6))
+    assert find(OutOfPlaceUpdate, steps(4, size=5)) == ()

@@ -7,7 +7,7 @@ from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.trace import Trace
 from tests.support.memory_snapshots import Frame, Heap
 
-RULE = find_rule("stored-attention-scores")
+StoredAttentionScores = find_rule("stored-attention-scores")
 
 MIB = 1 << 20
 BLOCK: Frame = ("/p/model.py", 60, "forward")
@@ -45,7 +45,7 @@ def step(*, is_fused: bool, layers: int = 4, score: int = 64) -> Trace:
 
 def test_frees_what_fused_attention_does_not_make() -> None:
     slow, fixed = step(is_fused=False), step(is_fused=True)
-    checked = check_rule(RULE, slow=slow, fixed=fixed)
+    checked = check_rule(StoredAttentionScores, slow=slow, fixed=fixed)
     (finding,) = checked.findings
     # At the end of the fourth layer's softmax: 100 + 4 · (8 + 64) + 3 · 8 + 64 of the scores.
     peak = 100 + 4 * (8 + 64) + 3 * 8 + 64
@@ -67,7 +67,7 @@ def test_the_attention_of_torch_by_names_of_its_operators() -> None:
         line = {"bmm": 70, "softmax_int": 71}[operator] + (size == 8) * 2
         call = ("VariableType.cpp", 0, f"at::_ops::{operator}::call(at::Tensor const&)")
         heap.make(size * MIB, call, (inside[0], line, inside[2]))
-    (finding,) = find(RULE, heap.trace()) or ()
+    (finding,) = find(StoredAttentionScores, heap.trace()) or ()
     assert finding.memory is not None
     # The scores and the probabilities.
     assert finding.memory.bytes == 128 * MIB
@@ -83,13 +83,13 @@ def test_a_softmax_without_products_is_no_attention(name: str) -> None:
         (8, (("/p/moe.py", 7, name),)),
     ):
         heap.make(size * MIB, *stack)
-    assert find(RULE, heap.trace()) == ()
+    assert find(StoredAttentionScores, heap.trace()) == ()
 
 
 def test_small_scores_are_not_worth_a_change() -> None:
     # 4 · 0.5 of 476 MiB are 0.4 %; the limit is 2 %.
-    assert find(RULE, step(is_fused=False, score=1, layers=1)) == ()
+    assert find(StoredAttentionScores, step(is_fused=False, score=1, layers=1)) == ()
 
 
 def test_a_profile_without_a_snapshot_does_not_apply() -> None:
-    assert find(RULE, draw("cell 1ms\nmain |oo|\ngpu 7 |.K|")) is None
+    assert find(StoredAttentionScores, draw("cell 1ms\nmain |oo|\ngpu 7 |.K|")) is None

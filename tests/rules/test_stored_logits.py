@@ -5,7 +5,7 @@ from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.trace import Trace
 from tests.support.memory_snapshots import Frame, Heap
 
-RULE = find_rule("stored-logits")
+StoredLogits = find_rule("stored-logits")
 
 MIB = 1 << 20
 MAIN: Frame = ("/p/train.py", 20, "main")
@@ -29,7 +29,7 @@ def step(*, parts: int = 1) -> Trace:
 
 
 def test_frees_all_but_a_part() -> None:
-    checked = check_rule(RULE, slow=step(), fixed=step(parts=64))
+    checked = check_rule(StoredLogits, slow=step(), fixed=step(parts=64))
     (finding,) = checked.findings
     assert finding.memory is not None
     # 160 + 320 + 320 on top of 400; an eighth of that stays.
@@ -44,7 +44,7 @@ def test_another_peak_limits_what_is_freed() -> None:
     other = heap.make(600 * MIB, ("/p/data.py", 3, "load"))
     heap.drop(other)
     heap.make(800 * MIB, LOSS, MAIN)
-    (finding,) = find(RULE, heap.trace()) or ()
+    (finding,) = find(StoredLogits, heap.trace()) or ()
     assert finding.memory is not None
     # 1200 MiB, and 1000 at the other moment.
     assert finding.memory.bytes == 200 * MIB
@@ -54,4 +54,4 @@ def test_a_classifier_has_small_logits() -> None:
     heap = Heap(400 * MIB)
     heap.make(MIB, HEAD, MAIN)
     heap.make(MIB, LOSS, MAIN)
-    assert find(RULE, heap.trace()) == ()
+    assert find(StoredLogits, heap.trace()) == ()
