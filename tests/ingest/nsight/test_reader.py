@@ -11,7 +11,8 @@ import pytest
 from tb_perfadvisor.errors import InvalidTraceError, UnreadableProfileError
 from tb_perfadvisor.ingest.merged_ranks import split_by_rank
 from tb_perfadvisor.ingest.nsight.ranges import spelled, without_numbers
-from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Trace
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Run, Trace
 from tests.support.nsight_exports import (
     OTHER_PROCESS,
     PROCESS,
@@ -393,6 +394,44 @@ def test_an_export_without_device_work_says_how_to_record(path: Path) -> None:
     write(path, {}, NVTX_EVENTS=[a_range(0, 10, "step")])
     (note,) = [note for note in read(path).notes if note.id == "empty-profile"]
     assert "nsys profile --trace=cuda" in note.remedy
+
+
+def test_a_range_owns_what_its_thread_launched_in_it_however_late_it_runs(path: Path) -> None:
+    """The queue is a step and a half deep, so each kernel runs in ranges of other steps."""
+    kernels, calls, ranges = [], [], []
+    for step in range(6):
+        begin = step * 10_000 * US
+        ranges += [
+            a_range(begin, begin + 9_900 * US, f"step {step}"),
+            a_range(begin, begin + 1_000 * US, "forward"),
+            a_range(begin + 1_000 * US, begin + 2_000 * US, "optimizer"),
+        ]
+        for place, (name, lasts) in enumerate([(1, 6_000 * US), (2, 3_000 * US)]):
+            launched = begin + 100 * US + place * 1_000 * US
+            runs = launched + 15_000 * US + place * 5_000 * US
+            correlation = 10 * step + place + 1
+            calls.append(call(launched, launched + 10 * US, 3, correlation))
+            kernels.append(kernel(runs, runs + lasts, name, correlation))
+    write(
+        path,
+        {1: "forward_kernel", 2: "update_kernel", 3: "cudaLaunchKernel_v7000"},
+        CUPTI_ACTIVITY_KIND_KERNEL=kernels,
+        CUPTI_ACTIVITY_KIND_RUNTIME=calls,
+        NVTX_EVENTS=ranges,
+    )
+    signals = Signals(Run("", "", "", (read(path),)))
+    trace, steps, events = signals.trace, signals.steps, signals.trace.events
+    assert steps.source == "repeats of step"
+    rows = trace.rows(EventKind.KERNEL)
+    around = events.parent[events.launched_by[rows]]
+    owned: dict[str, set[str]] = {trace.name(int(row)): set() for row in rows}
+    for row, range_row in zip(rows.tolist(), around.tolist(), strict=True):
+        owned[trace.name(row)].add(trace.name(range_row))
+    assert owned == {"forward_kernel": {"forward"}, "update_kernel": {"optimizer"}}
+    # One kernel of each kind, and 9 ms of work, for each step that was launched in it.
+    used = steps.own(rows)
+    assert np.bincount(steps.owner[used]).tolist() == [2] * len(steps)
+    assert events.duration_ns[used].sum() == len(steps) * 9_000 * US
 
 
 def test_ranges_of_tables_with_a_suffix_are_read(path: Path) -> None:

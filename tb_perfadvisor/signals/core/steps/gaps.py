@@ -51,21 +51,21 @@ def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
     closing_rows = _closing_work(trace)
     if len(closing_rows) == 0:
         return EMPTY
-    closing = np.sort(trace.events.end_ns[closing_rows])
     closing_starts = trace.events.start_ns[closing_rows]
+    closed = np.maximum.accumulate(trace.events.end_ns[closing_rows])
     events = trace.events
     on_thread = events.track == step_track
     fetches = events.start_ns[(events.kind == EventKind.INPUT_WAIT) & on_thread]
     operators = events.start_ns[(events.kind == EventKind.OPERATOR) & on_thread]
     # A step may begin by zeroing gradients, which may not show as an operator.
     opening = np.sort(np.concatenate((operators, closing_starts)))
-    # The work that closes step i lies inside its window. The next step begins with its fetch, or
-    # with the first operator after its marker.
-    slot = last_before(closing, end_ns)
-    has_closing = (slot >= 0) & (closing[np.maximum(slot, 0)] > start_ns)
-    begin = closing[np.maximum(slot, 0)]
+    # The work that closes step i begins in its window, and may end after it. The next step begins
+    # with its fetch, or with the first operator after its marker.
+    slot = last_before(closing_starts, end_ns - 1)
+    has_closing = (slot >= 0) & (closing_starts[np.maximum(slot, 0)] >= start_ns)
+    begin = closed[np.maximum(slot, 0)]
     end = np.minimum(first_from(fetches, begin), first_from(opening, end_ns))
-    end = np.where(end == _NEVER, end_ns, end)
+    end = np.maximum(np.where(end == _NEVER, end_ns, end), begin)
     gaps = union(begin[has_closing], end[has_closing])
     # A fetch that begins before the closing work ends belongs to the step itself.
     return intersect(window, gaps)

@@ -42,6 +42,19 @@ def test_without_a_fetch_the_next_forward_ends_the_gap() -> None:
     assert gaps_ms(trace) == [[4, 12], [14, 20]]
 
 
+def test_an_optimizer_that_ends_after_its_marker_closes_the_step_it_began_in() -> None:
+    builder = TraceBuilder("pytorch")
+    for number in range(4):
+        begin = 10 * number
+        builder.step(number, ms(begin), ms(begin + 10))
+        builder.operator("aten::mm", ms(begin + 2), ms(begin + 3))
+        builder.kernel("gemm", ms(begin + 3), ms(begin + 8))
+        # As Lightning with two optimizers: the profiler's step ends inside the optimizer's.
+        builder.annotation("Optimizer.step#Adam.step", ms(begin + 9), ms(begin + 11))
+    # From the end of each optimizer to the first operator of the next step.
+    assert gaps_ms(builder.build()) == [[11, 12], [21, 22], [31, 32]]
+
+
 def test_forward_work_alone_shows_no_gaps() -> None:
     trace = draw(
         """
