@@ -62,7 +62,8 @@ def markers_from_rows(
     """Markers from events, with the recorded step numbers if these rise.
 
     Where numbers begin again after a pause, or markers of another kind come between, another loop
-    begins: the longest one is taken, the last of these.
+    begins: the longest one is taken, the last of these. Markers with the same number are parts of
+    one step.
 
     `is_inferred` tells that the events were not made to mark steps, `marked_ends` that each ends
     with its step's work. `track` is their thread, or -1 on a device, and `number` has the numbers
@@ -80,16 +81,15 @@ def markers_from_rows(
     bounds = np.concatenate(([0], np.flatnonzero(begins) + 1, [len(rows)]))
     length = np.diff(bounds)
     left_out = number[:0]
-    if (number < 0).any():
-        number = np.arange(len(rows), dtype=np.int64)
-    elif len(length) == 1 or length.max() < MIN_REPEATS:
-        if len(distinct(number)) < len(number):
-            number = np.arange(len(rows), dtype=np.int64)
-    else:
+    if len(length) > 1 and length.max() >= MIN_REPEATS and (number >= 0).all():
         last = len(length) - 1 - int(length[::-1].argmax())
         chosen = slice(int(bounds[last]), int(bounds[last + 1]))
         left_out = np.delete(number, chosen)
         number, start_ns, end_ns = number[chosen], start_ns[chosen], end_ns[chosen]
+    each = _markers_of_each(number)
+    number, start_ns, end_ns = number[::each], start_ns[::each], end_ns[each - 1 :: each]
+    if (number < 0).any() or len(distinct(number)) < len(number):
+        number = np.arange(len(number), dtype=np.int64)
     return Markers(
         source=source,
         is_inferred=is_inferred,
@@ -100,6 +100,14 @@ def markers_from_rows(
         track=track,
         left_out=left_out,
     )
+
+
+def _markers_of_each(number: Int64) -> int:
+    """How many markers in succession have each number: those of the parts of one step."""
+    begins = np.flatnonzero(np.diff(number, prepend=number[:1] - 1))
+    lengths = np.diff(begins, append=len(number))
+    is_same = len(begins) >= MIN_REPEATS and (lengths == lengths[0]).all()
+    return int(lengths[0]) if is_same and (np.diff(number) >= 0).all() else 1
 
 
 def longest_group(

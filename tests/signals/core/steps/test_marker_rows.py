@@ -38,3 +38,16 @@ def test_recorded_numbers_count_if_they_are_all_different(
     recorded: tuple[int, ...], expected: list[int]
 ) -> None:
     assert markers(*recorded).number.tolist() == expected
+
+
+def test_markers_in_succession_with_one_number_are_parts_of_one_step() -> None:
+    joined = markers(4, 4, 5, 5, 6, 6)
+    assert joined.number.tolist() == [4, 5, 6]
+    # Each from the first of its markers, which begin every 10 ms, to the end of the second.
+    assert (joined.start_ns / 1e6).tolist() == [0, 20, 40]
+    assert (joined.end_ns / 1e6).tolist() == [18, 38, 58]
+
+
+@pytest.mark.parametrize("recorded", [(4, 4, 5, 5, 6), (4, 5, 6, 4, 5, 6), (4, 4, 4, 4)])
+def test_numbers_that_do_not_count_in_equal_groups_join_nothing(recorded: tuple[int, ...]) -> None:
+    assert len(markers(*recorded).number) == len(recorded)
