@@ -128,19 +128,20 @@ def by_session(files: Sequence[FoundFile]) -> dict[tuple[str, str], list[FileEnt
 
 def reader_of_one_trace(read: Callable[[Mapping[str, Opener], Source], Trace]) -> Reader:
     """A reader of workers whose files never hold several traces."""
+    return lambda files, source: iter((read(files, source),))
+
+
+def reader_of_documents(read: Callable[[BinaryIO, Source], Iterator[Trace]]) -> Reader:
+    """A reader of workers that have one file each, from a reader of streams."""
 
     def read_worker(files: Mapping[str, Opener], source: Source) -> Iterator[Trace]:
-        yield read(files, source)
+        (open_file,) = files.values()
+        with open_file() as stream:
+            yield from read(stream, source)
 
     return read_worker
 
 
 def reader_of_one_file(read: Callable[[BinaryIO, Source], Trace]) -> Reader:
-    """The same for workers that have one file each, from a reader of streams."""
-
-    def read_worker(files: Mapping[str, Opener], source: Source) -> Trace:
-        (open_file,) = files.values()
-        with open_file() as stream:
-            return read(stream, source)
-
-    return reader_of_one_trace(read_worker)
+    """The same for files that never hold several documents."""
+    return reader_of_documents(lambda stream, source: iter((read(stream, source),)))

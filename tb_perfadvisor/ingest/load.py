@@ -30,7 +30,6 @@ from tb_perfadvisor.ingest.files.tree import first_names, is_url
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT, NAME
 from tb_perfadvisor.ingest.merged_ranks import (
-    Document,
     documents_note,
     recorded_together,
     split_by_rank,
@@ -279,14 +278,14 @@ def read_worker(
     cannot be read, those before it are returned, with a note.
     """
     workers: list[Worker] = []
-    documents: list[Document] = []
+    documents: list[tuple[Source, int]] = []
     notes: list[Note] = []
     path = recorded.files[0].path
     try:
         for place, trace in enumerate(load_worker(root, recorded, tell)):
             summary = summarize(trace) if summarize is not None else None
             workers.append(Worker(trace.source, summary, trace if keeps_trace else None, place))
-            documents.append(Document(trace.source, trace.duration_ns))
+            documents.append((trace.source, trace.duration_ns))
     except Exception as raised:
         # Contain it here, as another process may not be able to unpickle it.
         error = contained(raised, path)

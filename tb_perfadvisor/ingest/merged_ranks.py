@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.note import Note
@@ -23,8 +22,6 @@ from tb_perfadvisor.trace import EventKind, Source, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.parts import part_of
 
-_NEAR_NS = 600 * 10**9
-"""Ranks record the same steps; large traces take a while, and clocks of hosts differ."""
 _RANK = re.compile(r"\brank[\s_:#=-]*(\d{1,7})\b", re.IGNORECASE)
 
 
@@ -84,37 +81,25 @@ def _processes(trace: Trace) -> list[str]:
     return [trace.text(process) for process in trace.tracks.process.tolist()]
 
 
-class Document(Struct, frozen=True):
-    """What one document states of itself."""
+def recorded_together(documents: Sequence[tuple[Source, int]]) -> list[int]:
+    """The documents that were recorded with the first: other ranks, or at the same time.
 
-    source: Source
-    duration_ns: int
-
-
-def recorded_together(documents: Sequence[Document]) -> list[int]:
-    """The documents that were recorded with the first: other ranks, or at the same time."""
+    Each is given by its source and its duration in nanoseconds.
+    """
     together = [0]
     for place, document in enumerate(documents[1:], 1):
         others = [documents[other] for other in together]
-        rank = document.source.rank
-        is_known = rank in {other.source.rank for other in others}
-        most_ns = 0 if rank is None or is_known else _NEAR_NS
-        gaps_ns = [_gap_ns(other, document) for other in others]
-        # A rank without a clock is there once.
-        unknown = rank is None or not is_known
-        if any(unknown if gap_ns is None else gap_ns <= most_ns for gap_ns in gaps_ns):
+        is_new_rank = document[0].rank not in {None, *(source.rank for source, _ in others)}
+        if is_new_rank or any(_overlap(*other, *document) for other in others):
             together.append(place)
     return together
 
 
-def _gap_ns(first: Document, second: Document) -> int | None:
-    """The time between two recordings; 0 if they overlap, None without a common clock."""
-    first_ns, second_ns = first.source.origin_unix_ns, second.source.origin_unix_ns
-    if first_ns is None or second_ns is None:
-        return None
-    return max(
-        second_ns - first_ns - first.duration_ns, first_ns - second_ns - second.duration_ns, 0
-    )
+def _overlap(first: Source, first_ns: int, second: Source, second_ns: int) -> bool:
+    begin_ns, other_ns = first.origin_unix_ns, second.origin_unix_ns
+    if begin_ns is None or other_ns is None:
+        return second.rank is None  # without a clock, each rank is there once
+    return begin_ns < other_ns + second_ns and other_ns < begin_ns + first_ns
 
 
 def documents_note(path: str, count: int, together: int) -> Note:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,10 +24,10 @@ from tb_perfadvisor.ingest.format import (
     Format,
     FoundFile,
     Grouped,
-    Opener,
     Reader,
     RunOfRank,
     Sniffed,
+    reader_of_documents,
 )
 from tb_perfadvisor.ingest.json_trace.recognition import (
     ascend_error,
@@ -36,9 +36,6 @@ from tb_perfadvisor.ingest.json_trace.recognition import (
     is_ascend_profile,
 )
 from tb_perfadvisor.ingest.trace_names import TraceName, parse_trace_name, session_label
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.trace import Source, Trace
 
 _NEAR_NS = 60 * 10**9
 """Ranks begin to record at the same step. Clocks of hosts differ by seconds, and without a
@@ -271,12 +268,7 @@ def _capture(traces: list[_Trace], run: str) -> Capture:
 def _reader() -> Reader:
     from tb_perfadvisor.ingest.kineto.reader import read_kineto
 
-    def read_worker(files: Mapping[str, Opener], source: Source) -> Iterator[Trace]:
-        (open_file,) = files.values()
-        with open_file() as stream:
-            yield from read_kineto(stream, source)
-
-    return read_worker
+    return reader_of_documents(read_kineto)
 
 
 KINETO = Format(

@@ -52,7 +52,7 @@ def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
     if len(closing_rows) == 0:
         return EMPTY
     closing_starts = trace.events.start_ns[closing_rows]
-    closed = np.maximum.accumulate(trace.events.end_ns[closing_rows])
+    closing_ends = trace.events.end_ns[closing_rows]
     events = trace.events
     on_thread = events.track == step_track
     fetches = events.start_ns[(events.kind == EventKind.INPUT_WAIT) & on_thread]
@@ -61,9 +61,10 @@ def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
     opening = np.sort(np.concatenate((operators, closing_starts)))
     # The work that closes step i begins in its window, and may end after it. The next step begins
     # with its fetch, or with the first operator after its marker.
-    slot = last_before(closing_starts, end_ns - 1)
+    begun = np.minimum(closing_starts, closing_ends - 1)  # an update may take no time
+    slot = last_before(begun, end_ns - 1)
     has_closing = (slot >= 0) & (closing_starts[np.maximum(slot, 0)] >= start_ns)
-    begin = closed[np.maximum(slot, 0)]
+    begin = np.maximum.accumulate(closing_ends)[np.maximum(slot, 0)]
     end = np.minimum(first_from(fetches, begin), first_from(opening, end_ns))
     end = np.maximum(np.where(end == _NEVER, end_ns, end), begin)
     gaps = union(begin[has_closing], end[has_closing])
