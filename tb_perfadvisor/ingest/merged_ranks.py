@@ -104,15 +104,10 @@ def _overlap(first: Source, first_ns: int, second: Source, second_ns: int) -> bo
 
 def documents_note(path: str, count: int, together: int) -> Note:
     """Says how many documents a file holds, and which are analyzed."""
-    left_out = count - together
-    if not left_out:
-        message = f"{path} holds {count} documents. Each is analyzed as a worker of its own."
+    message = f"{path} holds {count} documents."
+    if together == count:
+        message += " Each is analyzed as a worker of its own."
         return Note("several-documents", "info", message)
-    were = "1 was" if left_out == 1 else f"{left_out} were"
-    return Note(
-        "several-documents",
-        "warning",
-        f"{path} holds {count} documents. {were} recorded at another time than the first, and "
-        "left out.",
-        "Write each recording into a file of its own.",
-    )
+    message += f" Of these, {count - together} of another time than the first are left out."
+    remedy = "Write each recording into a file of its own."
+    return Note("several-documents", "warning", message, remedy)

@@ -91,7 +91,7 @@ def test_documents_that_state_no_rank_are_workers_if_their_times_overlap(tmp_pat
     assert len({trace.source.host for trace in run.traces}) == 2
     (note,) = run.notes
     assert (note.id, note.severity) == ("several-documents", "warning")
-    assert "holds 3 documents. 1 was recorded at another time" in note.message
+    assert "holds 3 documents. Of these, 1 of another time" in note.message
 
 
 def test_later_recordings_of_the_same_ranks_are_named(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_later_recordings_of_the_same_ranks_are_named(tmp_path: Path) -> None:
     run = loaded(tmp_path, gzipped(*parts))
     assert [trace.source.rank for trace in run.traces] == [0, 1]
     assert [trace.source.origin_unix_ns for trace in run.traces] == [1_700_000_000 * 10**9] * 2
-    assert "holds 4 documents. 2 were recorded at another time" in run.notes[0].message
+    assert "holds 4 documents. Of these, 2 of another time" in run.notes[0].message
 
 
 def test_two_documents_that_claim_one_rank_at_one_time_are_two_workers(tmp_path: Path) -> None:

@@ -24,16 +24,8 @@ def notes_of(
     devices: tuple[Device, ...],
 ) -> tuple[Note, ...]:
     """All notes, in descending order of severity."""
+    document.is_interleaved |= document.is_followed  # others are not read
     notes = damage_notes(document, document.malformed + collected.malformed)
-    if document.is_followed:
-        notes.append(
-            Note(
-                "several-documents",
-                "warning",
-                "The file holds several documents. Only the first is read.",
-                "Write each into a file of its own.",
-            )
-        )
     if collected.is_capped:
         notes.append(
             Note(

@@ -465,8 +465,8 @@ def damage_notes(document: Document[Any], malformed: int) -> list[Note]:
             Note(
                 "several-documents",
                 "warning",
-                "Several processes wrote into the file at the same time. Only what precedes the "
-                "second is read.",
+                "The file holds several documents: several processes wrote into it, or files were "
+                "joined. Only what precedes the second is read.",
                 "Let each rank write a file of its own.",
             )
         )

@@ -123,9 +123,7 @@ def _loop(signals: Signals, method: str, belongs: Callable[[str], bool]) -> Host
     operators = trace.rows(EventKind.OPERATOR)
     on_thread = events.track[operators] == signals.step_track
     operators = operators[on_thread & contains(spans, events.start_ns[operators])]
-    launched = np.flatnonzero(events.launched_by >= 0)
-    calls_at = events.start_ns[events.launched_by[launched]]
-    kernels = launched[contains(spans, calls_at)].astype(np.int32)
+    kernels = launched_in(signals, spans)
     used = {strings[i] for i in distinct(events.name[np.concatenate((operators, kernels))])}
     used |= {strings[i] for i in distinct(events.name[calls])}
     matching = _named(trace, operators, belongs)
@@ -140,6 +138,16 @@ def _loop(signals: Signals, method: str, belongs: Callable[[str], bool]) -> Host
     outermost = matching[~((parent >= 0) & is_matching[parent])]
     idle = minus(intersect(signals.host_idle, spans), signals.synchronizations.induced)
     return HostLoop(spans, outermost, kernels, idle)
+
+
+def launched_in(signals: Signals, spans: Intervals) -> Int32:
+    """What the thread of the steps launched in some time, whenever it ran."""
+    events = signals.trace.events
+    rows = np.flatnonzero(events.launched_by >= 0).astype(np.int32)
+    launches = events.launched_by[rows]
+    is_own = events.track[launches] == signals.step_track
+    owned: Int32 = rows[is_own & contains(spans, events.start_ns[launches])]
+    return owned
 
 
 def _named(trace: Trace, rows: Int32, belongs: Callable[[str], bool]) -> Int32:

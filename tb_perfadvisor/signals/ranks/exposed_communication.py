@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.core.placement import innermost_marked
-from tb_perfadvisor.signals.host.optimizer_loops import host_updates, optimizer_loop
+from tb_perfadvisor.signals.host.optimizer_loops import host_updates, launched_in, optimizer_loop
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.graph import running_programs
 from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, step_messages, wire_bytes
@@ -365,8 +365,7 @@ def replicated_updates(signals: Signals) -> ReplicatedUpdates | None:
     if signals.device.is_host_only:
         compute = intersect(signals.attribution.intervals[Cause.HOST_COMPUTE], loop.steps)
     else:
-        rows = np.flatnonzero(events.launched_by >= 0)
-        rows = rows[contains(loop.steps, events.start_ns[events.launched_by[rows]])]
+        rows = launched_in(signals, loop.steps)
         compute = intersect(
             signals.attribution.of(*COMPUTE), union(events.start_ns[rows], events.end_ns[rows])
         )
