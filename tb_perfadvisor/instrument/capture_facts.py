@@ -69,19 +69,7 @@ def write_facts(
     samples: StackSamples | None,
     examined: Examined | None = None,
 ) -> tuple[Path, ...]:
-    """Store facts beside each capture among some files.
-
-    Args:
-        files: What a profiler wrote.
-        recording: How.
-        load: On the machine meanwhile.
-        parts: Of the program, if they were watched.
-        samples: Of its lines, likewise.
-        examined: What was found in the tensors of a few steps.
-
-    Returns:
-        The files that were written.
-    """
+    """Store facts beside each capture among some files; returns the files that were written."""
     captures = [file for file in files if file.name.endswith(_CAPTURES)]
     if not captures:
         return ()

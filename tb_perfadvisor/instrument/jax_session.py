@@ -44,10 +44,6 @@ _TRIAL_LIMIT_S: Final = 120.0
 def start_trace(directory: Path, *, is_rich: bool) -> None:
     """Begin a recording.
 
-    Args:
-        directory: Where to write.
-        is_rich: Whether to record the calls of Python functions.
-
     Raises:
         PerfAdvisorError: If the profiler would end this process.
     """
@@ -115,11 +111,7 @@ def _remedy(backend: str) -> str:
 
 
 def stop_trace(directory: Path) -> None:
-    """End the recording that `start_trace` began, and write it.
-
-    Args:
-        directory: The one that was given to `start_trace`.
-    """
+    """End the recording that `start_trace` began, and write it."""
     recorded = _stop()
     if recorded is None:
         jax.profiler.stop_trace()

@@ -53,13 +53,7 @@ class JaxWindows:
     def __init__(
         self, settings: dict[str, Any], parts: Parts, tell: Callable[[str, str], None]
     ) -> None:
-        """Prepare.
-
-        Args:
-            settings: Of the command.
-            parts: Of the program.
-            tell: Is told a `summary` of what was recorded so far, or the `problem` that ended it.
-        """
+        """Prepare. `tell` hears a `summary` of recordings, or the `problem` that ended it."""
         self._logdir = Path(settings["logdir"])
         self._first_s: float = settings["first_window_s"]
         self._window_s: float = settings["window_s"]
@@ -82,11 +76,7 @@ class JaxWindows:
         self._most_s = math.inf
 
     def start(self, is_wanted: Callable[[], bool]) -> None:
-        """Begin to wait for the program's computations.
-
-        Args:
-            is_wanted: Whether to record by time; False once steps are seen otherwise.
-        """
+        """Begin to wait for the program's computations."""
         import jax
 
         jax.monitoring.register_event_duration_secs_listener(self._on_event)
@@ -196,10 +186,9 @@ class JaxWindows:
         self._cost_s += self._began_s - began_s
 
     def _end(self) -> bool:
-        """Write what is being recorded; the thread and the end of the program may both ask.
+        """Write what is being recorded; returns whether nothing was compiled meanwhile.
 
-        Returns:
-            Whether nothing was compiled meanwhile.
+        The thread and the end of the program may both ask.
         """
         from tb_perfadvisor.instrument.jax_session import stop_trace
 

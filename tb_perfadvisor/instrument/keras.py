@@ -117,13 +117,7 @@ def counting_callback(
     skip: Callable[[], None],
     end: Callable[[], None] = lambda: None,
 ) -> Any:
-    """A callback that counts the batches of `fit`, or of `evaluate` or `predict` by themselves.
-
-    Args:
-        step: Called after each batch.
-        skip: Called after what is no part of a step.
-        end: Called at the end of `fit`.
-    """
+    """A callback that counts the batches of `fit`, or of `evaluate` or `predict` by themselves."""
     import keras
 
     class Continuous(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types

@@ -67,14 +67,7 @@ class Parts:
     def add(
         self, what: What, part: Any, frame: FrameType | None, describe: Describe = lambda part: {}
     ) -> _Part | None:
-        """The program makes a part.
-
-        Args:
-            what: Its kind.
-            part: The object.
-            frame: On whose stack the user's line is.
-            describe: Its facts; called when a capture is written.
-        """
+        """The program makes a part; `describe` is called when a capture is written."""
         known = self._parts.setdefault(what, [])
         caller = next(user_frames(frame), None)
         if caller is None or len(known) >= _MOST:

@@ -289,10 +289,8 @@ class StepSources:
     def __init__(self, on_step: Callable[[], None], on_better: Callable[[Rank], None]) -> None:
         """Prepare.
 
-        Args:
-            on_step: Called at the end of each step.
-            on_better: Called when steps are seen for the first time, or by a better rank than so
-                far: what was recorded until then was not of steps.
+        `on_better` is called when steps are seen for the first time, or by a better rank than so
+        far: what was recorded until then was not of steps.
         """
         self._on_step = on_step
         self._on_better = on_better
@@ -315,15 +313,7 @@ class StepSources:
         self._called.clear()
 
     def ended(self, rank: Rank, key: object) -> bool:
-        """A call has returned.
-
-        Args:
-            rank: Of its kind.
-            key: What tells it from others of this kind, such as the optimizer.
-
-        Returns:
-            Whether it ended a step.
-        """
+        """A call of a rank has returned; returns whether it ended a step."""
         if self.rank is not None and rank > self.rank:
             return False
         if rank != self.rank:
@@ -355,12 +345,7 @@ Ended = Callable[[Rank, object], object]
 
 
 def watch_gradients(autograd: Any, ended: Ended) -> None:
-    """Tell of each `backward` and each `torch.autograd.grad` that has returned.
-
-    Args:
-        autograd: The module `torch.autograd`.
-        ended: Is told.
-    """
+    """Tell of each `backward` and each `torch.autograd.grad` that has returned."""
     for name in ("backward", "grad"):
         setattr(autograd, name, _told(getattr(autograd, name), ended))
 

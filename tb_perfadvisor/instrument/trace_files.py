@@ -21,11 +21,6 @@ _PIECE_BYTES: Final = 1 << 20
 def write_trace(profiler: Any, directory: Path, worker: str) -> None:
     """Write what was recorded, named as `torch.profiler.tensorboard_trace_handler` does.
 
-    Args:
-        profiler: A `torch.profiler.profile` that has ended, or ends a cycle.
-        directory: Where to write; made if it is missing.
-        worker: What the file's name begins with.
-
     Raises:
         OSError: If the file cannot be written; nothing of it is left then.
     """

@@ -63,14 +63,7 @@ def shown_path(name: str) -> str:
 
 
 def loop_around(frame: FrameType | None) -> tuple[FrameType, int] | None:
-    """The innermost loop of the user's code that a call is made in.
-
-    Args:
-        frame: Of the call.
-
-    Returns:
-        The frame that runs the loop, and the loop's line; None if no file shows one.
-    """
+    """The innermost loop of the user's code around a call: the frame that runs it, and its line."""
     for caller in user_frames(frame):
         line = _innermost_loop(caller.f_code.co_filename, caller.f_lineno)
         if line is not None:

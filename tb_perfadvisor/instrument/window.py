@@ -47,11 +47,7 @@ class Window:
         self._first_end_ns = 0
 
     def step_ended(self, now_ns: int) -> Moment:
-        """A step ended.
-
-        Args:
-            now_ns: By a clock that never goes back.
-        """
+        """A step ended."""
         self._steps += 1
         if self._is_closed:
             return "after"

@@ -27,14 +27,7 @@ class Recorder(Protocol):
     """How the names of the files that it writes begin; empty if it writes all of a directory."""
 
     def start(self, directory: Path, first_step: int, steps: int, *, is_rich: bool) -> None:
-        """Begin with the step that comes next.
-
-        Args:
-            directory: Where to write.
-            first_step: The number of that step.
-            steps: How many steps to keep.
-            is_rich: Whether to record what costs more: shapes, memory, stacks.
-        """
+        """Begin with the step that comes next."""
 
     def step(self) -> bool:
         """A step ended; returns whether the recording is complete."""
@@ -47,11 +40,7 @@ class TorchRecorder:
     """torch.profiler. One step of warm-up is not kept: starting the profiler slows it."""
 
     def __init__(self, label: Callable[[], Any] | None = None) -> None:
-        """Prepare.
-
-        Args:
-            label: Labels a model's modules, in rich recordings; its result has `remove()`.
-        """
+        """Prepare. `label` labels a model's modules in rich recordings."""
         self.file_prefix = ""
         self._label = label
         self._profiler: Any = None
@@ -257,12 +246,7 @@ class Recordings:
         """In the order in which they were recorded."""
 
     def add(self, recording: StoredRecording, in_use: Path | None = None) -> None:
-        """Add one, and delete the files of those that need not stay.
-
-        Args:
-            recording: The newest.
-            in_use: A directory that someone reads.
-        """
+        """Add one, and delete the files of those that need not stay."""
         self.kept.append(recording)
         settled = [each for each in self.kept if each.reason != EARLY] or self.kept[-1:]
         last = settled[-self._keep_last :] if self._keep_last else []

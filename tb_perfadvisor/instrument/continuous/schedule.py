@@ -130,11 +130,7 @@ class Schedule:
         return max(self.plan.steps, min(gaps))
 
     def step_ended(self, duration_s: float | None) -> Start | None:
-        """A step ended that was not recorded.
-
-        Args:
-            duration_s: Its time; None if it is not comparable, as after an evaluation.
-        """
+        """A step ended that was not recorded; None if its time is not comparable."""
         self._count += 1
         is_slow = self._judge(duration_s)
         if self._started_at is None:
@@ -223,12 +219,7 @@ class Advisor:
         self._step = 0
 
     def analyze(self, directory: Path, step: int) -> None:
-        """Begin to analyze a recording.
-
-        Args:
-            directory: Where it lies.
-            step: Its first step, to name it.
-        """
+        """Begin to analyze a recording."""
         if self._process is not None:
             return
         self._step = step

@@ -132,15 +132,7 @@ def noted(
     amount: Callable[[Sequence[Call]], float] = lambda calls: 1.0,
     also_ns: Callable[[Sequence[Call]], int] = lambda calls: 0,
 ) -> list[Observed]:
-    """One observation for each place that calls some operators, those with most time first.
-
-    Args:
-        kind: What was found of them.
-        steps: All that was seen.
-        calls: Those that it was found of.
-        amount: How much of it, of calls at one place.
-        also_ns: The time of other operators that belong to them.
-    """
+    """One observation for each place that calls some operators, those with most time first."""
     by_place: dict[Place, list[Call]] = defaultdict(list)
     for call in calls:
         if call.place is not None:

@@ -34,11 +34,7 @@ class Examiner:
         return self._mode is not None
 
     def begin(self, steps: int) -> None:
-        """A step begins, and with it the look; once, and where nothing can be disturbed.
-
-        Args:
-            steps: In how many steps all that recurs has come once.
-        """
+        """A step begins, and with it the look; once, and where nothing can be disturbed."""
         if self._is_done or not _is_possible():
             return
         self._is_done = True

@@ -148,10 +148,6 @@ def needs(calls: Sequence[Call], freed: frozenset[int]) -> Iterator[tuple[Call, 
     A result that no operator reads is needed, because something else may read it: NumPy, or the
     program later. But NumPy takes no tensor with a gradient before `detach`, so if that was not
     called, and the memory is free again, nothing has read it.
-
-    Args:
-        calls: Of some steps, in order.
-        freed: The storages that the program does not hold any longer.
     """
     readers, made_by = _readers(calls)
     ran = {call.sequence for call in calls if call.kind == "backward"}

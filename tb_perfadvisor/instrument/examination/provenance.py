@@ -86,17 +86,7 @@ class Provenance:
         *,
         is_random: bool,
     ) -> Source:
-        """Note what an operator has computed.
-
-        Args:
-            operator: Its name and its arguments that are no tensors.
-            inputs: What it read, as before the call.
-            storages: Of what it changed, and of what it returned.
-            is_random: Whether it drew random numbers.
-
-        Returns:
-            What its results follow from.
-        """
+        """Note what an operator has computed."""
         origins: frozenset[int] | None = frozenset()
         for each in inputs:
             origins = None if origins is None or each.origins is None else origins | each.origins

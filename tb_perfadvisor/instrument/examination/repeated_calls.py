@@ -66,15 +66,7 @@ class RepeatedCalls:
     def called(
         self, owner: Any, arguments: Any, result: Any, seconds: float, frame: FrameType | None
     ) -> None:
-        """A call has returned.
-
-        Args:
-            owner: The function or the model.
-            arguments: Its positional and keyword arguments.
-            result: What it returned.
-            seconds: How long it took.
-            frame: A frame inside the call, or of its caller.
-        """
+        """A call has returned."""
         known = self._owners.get(id(owner))
         if known is None:
             # The first call traces the function.
