@@ -168,7 +168,7 @@ FIRST_PAIRS = (
         "torch_distributed",
         "pytorch",
         "of two ranks (gloo), one takes 40 ms longer to load its batch; fixed: none does",
-        ("input-imbalance", "straggler", *_MAIN_PROCESS),
+        ("straggler", *_MAIN_PROCESS),
         still_true=("exposed-communication",),
     ),
     RecordedPair(

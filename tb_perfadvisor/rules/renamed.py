@@ -11,6 +11,7 @@ RENAMED = MappingProxyType(
         "depthwise-convolution": "grouped-convolution",
         "device-synchronisation": "device-synchronization",
         "double-precision-on-cpu": "double-precision",
+        "input-imbalance": "straggler",
         "unfused-elementwise": "unfused-operators",
     }
 )

@@ -349,3 +349,29 @@ def test_a_rank_that_loads_code_is_not_late_for_good() -> None:
     found = lateness(signals)
     assert found is not None
     assert found.late == ()
+
+
+def test_a_rank_that_waits_for_input_longer_is_told_so() -> None:
+    on_time = """
+        cell 1ms
+        step   |..........|..........|..........|
+        main   |Do'SSSSSSS|Do'SSSSSSS|Do'SSSSSSS|
+        gpu 7  |.KKK......|.KKK......|.KKK......|
+        gpu 13 |....NNNNNN|....NNNNNN|....NNNNNN|
+    """
+    late = """
+        cell 1ms
+        step   |..........|..........|..........|
+        main   |DDDDDo'SSS|DDDDDo'SSS|DDDDDo'SSS|
+        gpu 7  |.....KKK..|.....KKK..|.....KKK..|
+        gpu 13 |........NN|........NN|........NN|
+    """
+    ranks = (
+        draw(late if rank == 2 else on_time, rank=rank, world_size=4, backend="nccl")
+        for rank in range(4)
+    )
+    (finding,) = find(Straggler, run_of(*ranks)) or ()
+    # Five cells of input in each step, where the others have one.
+    assert "mostly because of waiting for input (4.00 ms more per step)" in finding.summary
+    assert finding.ranks == (2,)
+    assert finding.remedies[0].change == "even-input"

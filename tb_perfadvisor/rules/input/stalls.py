@@ -19,7 +19,7 @@ from tb_perfadvisor.rules.savings import (
     saving_of_doubled_input_rate_ns,
     stall_saving,
 )
-from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
+from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.input.host_loading import IN_MEMORY, host_loading, loader_in_process
 from tb_perfadvisor.signals.input.input_stages import WORK, InputStages, Stage, input_stages
@@ -30,7 +30,6 @@ from tb_perfadvisor.signals.input.loader_workers import (
     workers_to_keep_up,
 )
 from tb_perfadvisor.signals.input.tfdata import tfdata
-from tb_perfadvisor.signals.ranks.stragglers import excess_by_cause, lateness
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
@@ -462,61 +461,6 @@ def _short(name: str) -> str:
     if not name.startswith("<built-in "):
         return name
     return name.split(" object at 0x")[0].split(" ", 2)[-1].removesuffix(">")
-
-
-class InputImbalance(Rule):
-    """The input of one rank is slower than that of the others, and all ranks wait for it."""
-
-    id = "input-imbalance"
-    title = "Feed all ranks equally fast"
-    refines = "straggler"
-    needs = (Need.WORK, Need.COLLECTIVES, Need.SEVERAL_RANKS, Need.INPUT)
-
-    minimum_share = Limit(
-        0.05, "share", "Ranks never fetch equally fast; 5 % of the step is more than jitter."
-    )
-
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        stragglers = lateness(signals)
-        if stragglers is None or signals.worker not in stragglers.late:
-            return
-        excess = excess_by_cause(ranks_of(signals), signals.worker, stragglers.late)
-        if not excess or excess[0].cause is not Cause.INPUT:
-            return
-        first = excess[0]
-        claims = signals.attribution.intervals[Cause.INPUT]
-        more_ns = round((first.own_ns - first.others_ns) * signals.steps.count)
-        saved_ns = min(more_ns, int(stragglers.own_middle_ns.sum()))
-        if self.is_minor(saved_ns, signals):
-            return
-        rank = signals.trace.source.rank
-        waiting = format_duration(first.own_ns)
-        yield Finding(
-            summary=(
-                f"Rank {rank if rank is not None else signals.worker} waits {waiting} of each step"
-                " for input, and the other ranks wait for it; the median of the ranks that are on"
-                f" time is {format_duration(first.others_ns)}."
-            ),
-            saving=Saving(saved_ns, saved_ns, more_ns, claims, "measured"),
-            evidence=(
-                Table(
-                    "Wait for input per step",
-                    (Column("rank", "Rank"), Column("input_ns", "Wait for input", "ns")),
-                    tuple(
-                        (
-                            str(source.rank if source.rank is not None else source.host),
-                            int(summary.cause_total_ns[list(Cause).index(Cause.INPUT)])
-                            // summary.step_count,
-                        )
-                        for source, summary in zip(
-                            ranks_of(signals).sources, ranks_of(signals).summaries, strict=True
-                        )
-                    ),
-                ),
-            ),
-            remedies=advise("even-input"),
-            ranks=() if rank is None else (rank,),
-        )
 
 
 class InfeedWait(Rule):
