@@ -28,6 +28,7 @@ fusion_programs.record(Path(sys.argv[1]))
 """
 
 
+@pytest.mark.nightly
 def test_torch_inductor_moves_the_bytes_that_the_model_foretells(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True, timeout=600)
     counted = json.loads((tmp_path / "inductor.json").read_text())

@@ -14,6 +14,8 @@ from tb_perfadvisor.instrument.examination.findings import examined
 from tb_perfadvisor.instrument.examination.watching import Watching
 from tb_perfadvisor.machine.facts import Observed, ObservedKind
 
+# The programs are small: more threads would only wait for each other, on cores that others need.
+torch.set_num_threads(1)
 Step = Callable[[], object]
 
 _CALL_NS = 3_000
