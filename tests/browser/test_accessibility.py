@@ -63,10 +63,15 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize(
     "page",
     [
-        *({"view": name} for name in ("report", "timeline", "steps", "input", "operators")),
-        *({"view": name} for name in ("calls", "memory", "compare", "history", "rules", "files")),
+        *({"view": name} for name in ("report", "steps", "input", "operators")),
+        *({"view": name} for name in ("calls", "compare", "rules", "files")),
+        # The tests of these pages look at other profiles.
+        *(
+            pytest.param({"view": name}, marks=pytest.mark.nightly)
+            for name in ("timeline", "memory", "history")
+        ),
         {"view": "calls", "of.as": "flames", "of.inverted": "1"},
-        {"view": "timeline", "table": "1", "find": "conv"},
+        pytest.param({"view": "timeline", "table": "1", "find": "conv"}, marks=pytest.mark.nightly),
         {"view": "report", "if": "input-stall,loader-in-main-process"},
         {"view": "report", "finding": "loader-in-main-process"},
         {"view": "rules", "rule": "input-stall"},

@@ -244,9 +244,18 @@ STATES = (
     State("runs", "", change_runs, ("find=pytorch",)),
     State("files", "jax_healthy", change_files, ("captures.find=jax", "captures.sort=")),
 )
+# The parts of these pages that change are on others, too.
+AT_NIGHT = (
+    *(change_kernel_groups, change_inverted_calls, change_memory, change_ranks),
+    *(change_parallelism, change_files),
+)
 
 
-@pytest.mark.parametrize("state", STATES, ids=lambda state: f"{state.view}-{state.change.__name__}")
+@pytest.mark.parametrize(
+    "state",
+    [pytest.param(s, marks=pytest.mark.nightly if s.change in AT_NIGHT else ()) for s in STATES],
+    ids=lambda state: f"{state.view}-{state.change.__name__}",
+)
 def test_the_address_restores_what_is_shown(
     visitor: Visitor,
     guest: Visitor,

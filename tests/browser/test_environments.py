@@ -168,6 +168,7 @@ def test_without_the_fast_loader(logs: Path, board: Callable[..., str], visitor:
     walk(visitor, f"{server}/", server)
 
 
+@pytest.mark.nightly
 def test_with_a_read_only_log_directory(
     logs: Path, board: Callable[..., str], visitor: Visitor
 ) -> None:

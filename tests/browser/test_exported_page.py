@@ -187,6 +187,7 @@ NOTEBOOK = {
 }
 
 
+@pytest.mark.nightly
 def test_real_notebook_shows_the_page(browser: Any, tmp_path: Path) -> None:
     pytest.importorskip("nbconvert")
     pytest.importorskip("ipykernel")

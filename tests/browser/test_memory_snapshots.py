@@ -71,7 +71,9 @@ def check_page(frame: Any) -> None:
         assert html.evaluate("html => html.scrollWidth - html.clientWidth") <= 0, width
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "dark", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["light", "dark"]
+)
 def test_memory_shows_who_holds_it_and_what_failed(
     visitor: Visitor, server: str, dark: bool
 ) -> None:

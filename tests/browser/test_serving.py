@@ -48,7 +48,9 @@ def opened(visitor: Visitor, server: str, run: str, view: str, *, dark: bool = F
     return frame
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "dark", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["light", "dark"]
+)
 def test_the_page_shows_the_steps_and_is_accessible(
     visitor: Visitor, server: str, dark: bool
 ) -> None:

@@ -138,7 +138,7 @@ def test_a_host_that_the_flag_names_writes(
     tab.locator(".finding-row", has_text="It is meant.").first.wait_for()
 
 
-@pytest.mark.parametrize("has_profile", [True, False])
+@pytest.mark.parametrize("has_profile", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_unread_files_are_shown_in_parts_and_found(
     board: Callable[..., str], visitor: Visitor, tmp_path: Path, logs: Path, has_profile: bool
 ) -> None:
