@@ -120,7 +120,7 @@ def _record(directory: Path, pairs: Sequence[RecordedPair], repetitions: int) ->
 
 def _compile(directory: Path, only: str) -> int:
     """Compile what is missing; returns how many programs the compiler refused."""
-    folders = (ROOT, ROOT / "benchmarks", ROOT / "demo_logs" / "record")
+    folders = (ROOT, ROOT / "benchmarks")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     python = python_with_tools(default_folder(_COMPILER), _COMPILER)
     command = [sys.executable, "-m", "compiled_pairs.compiling", str(directory.resolve())]

@@ -51,6 +51,15 @@ from tb_perfadvisor.units import format_bytes, format_duration
 from tb_perfadvisor.whatif import Remove
 
 
+class SlowPipeline(Rule):
+    """Base of the rules about what makes a step wait for its pipeline."""
+
+    refines = "input-stall"
+    needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
+    is_preview = False
+    minimum_share = MINIMUM_SHARE
+
+
 class TfdataLateGrowth(Rule):
     """A shuffle buffer holds decoded elements, many times the size of the encoded records."""
 
@@ -115,14 +124,11 @@ _TRANSPARENT = REPEATS | {
 # Without a framework: JAX and PyTorch programs read through tf.data as well.
 
 
-class TfdataNoPrefetch(Rule):
+class TfdataNoPrefetch(SlowPipeline):
     """The tf.data pipeline prepares each batch only when the step asks for it."""
 
     id = "tfdata-no-prefetch"
     title = "End the tf.data pipeline with a prefetch"
-    refines = "input-stall"
-    needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
-    is_preview = False
 
     minimum_share = Limit(
         0.03,
@@ -185,16 +191,12 @@ def _hidden_ns(signals: Signals, claims: Intervals) -> int:
     return int(waiting_per_step_ns.clip(max=working_ns).sum())
 
 
-class TfdataPerElementMap(Rule):
+class TfdataPerElementMap(SlowPipeline):
     """A tf.data map calls a tiny function for each element, and the calls are the cost."""
 
     id = "tfdata-per-element-map"
     title = "Map whole batches instead of single elements"
-    refines = "input-stall"
-    needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
-    is_preview = False
 
-    minimum_share = MINIMUM_SHARE
     minimum_calls = 64
     """Fewer calls per step cost too little to matter."""
     maximum_run_ns = 30_000
@@ -289,16 +291,12 @@ class TfdataRepeatBeforeShuffle(Rule):
             )
 
 
-class TfdataSequentialInterleave(Rule):
+class TfdataSequentialInterleave(SlowPipeline):
     """One thread reads the files of a tf.data pipeline, and the step waits for it."""
 
     id = "tfdata-sequential-interleave"
     title = "Read several files at a time"
-    refines = "input-stall"
-    needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
-    is_preview = False
 
-    minimum_share = MINIMUM_SHARE
     files_at_a_time = 4
     """Even slow storage serves four parallel reads; most serves more."""
 
@@ -355,16 +353,12 @@ def _reads_one_by_one(pipelines: Pipelines, node: int) -> bool:
     )
 
 
-class TfdataSequentialMap(Rule):
+class TfdataSequentialMap(SlowPipeline):
     """A tf.data map runs one call after the other while the step waits for it."""
 
     id = "tfdata-sequential-map"
     title = "Run the map's calls in parallel"
-    refines = "input-stall"
-    needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
-    is_preview = False
 
-    minimum_share = MINIMUM_SHARE
     few_calls_share = 0.5
     """The step itself may need the cores if more than half are in use."""
 
@@ -434,16 +428,12 @@ def _work_ns(signals: Signals, node: int) -> int:
     return total_ns(clip(work, window.window_start_ns, window.window_end_ns))
 
 
-class TfdataUncachedSource(Rule):
+class TfdataUncachedSource(SlowPipeline):
     """The same records are read and decoded in every epoch although they fit in memory."""
 
     id = "tfdata-uncached-source"
     title = "Cache a dataset that fits in memory"
-    refines = "input-stall"
-    needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
-    is_preview = False
 
-    minimum_share = MINIMUM_SHARE
     memory_share = 0.25
     """The model, buffers and the page cache need host memory, too."""
     maximum_bytes = 1e9
@@ -523,16 +513,12 @@ def _is_random(signals: Signals) -> bool:
 _MAPS = ("Map", "ParallelMap")
 
 
-class TfdataUnfusedMapBatch(Rule):
+class TfdataUnfusedMapBatch(SlowPipeline):
     """A single thread copies the elements of each batch together, after a map."""
 
     id = "tfdata-unfused-map-batch"
     title = "Fuse the map with the batch that follows it"
-    refines = "input-stall"
-    needs = (Need.WORK, Need.INPUT, Need.ITERATORS)
-    is_preview = False
 
-    minimum_share = MINIMUM_SHARE
     minimum_batch = 16
     """Copying fewer elements takes little time."""
 
