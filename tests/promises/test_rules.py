@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.engine.analyze import run_rule
@@ -181,6 +181,11 @@ def test_no_rule_fails_on_whatever_is_drawn(
 
 
 @examples(15)
+@example(  # long gaps without a name, and no saving
+    main="oooooooooo|........oo|oooooooooo",
+    core="XXXXXXXXXX|........XX|XXXXXXXXXX",
+    has_steps=False,
+)
 @given(main=lane("....DdoLSAcpu", 3), core=lane("...XXXYYNI", 3), has_steps=st.booleans())
 def test_no_rule_fails_on_whatever_a_tpu_does(*, main: str, core: str, has_steps: bool) -> None:
     text = f"""

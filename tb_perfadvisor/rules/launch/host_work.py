@@ -136,6 +136,7 @@ class PythonOverhead(Rule):
                 longest_stretch("Longest stretch", signals, stretches, "no events"),
             ),
             remedies=advise("record-host-code", "load-ahead"),
+            severity="low",
         )
 
     def _of_host_code(self, signals: Signals) -> Iterable[Finding]:
