@@ -108,6 +108,7 @@ def _spec(
 ) -> DeviceSpec:
     host_link = host_links.get(_host_link(row, host_links), {})
     measured = achievable[row.get("achievable", "default")]
+    pcie = host_link.get("link_bandwidth") if row.get("link") == "pcie" else None
     memory = row["memory_gib"] * _GIB if "memory_gib" in row else row["memory_gb"] * 10**9
     return DeviceSpec(
         name=row["name"],
@@ -124,7 +125,7 @@ def _spec(
         ),
         memory_bytes=memory,
         link=row.get("link", ""),
-        link_bandwidth_bytes_per_s=row.get("link_bandwidth"),
+        link_bandwidth_bytes_per_s=row.get("link_bandwidth", pcie),
         direct_links=row.get("direct_links"),
         host_link=host_link.get("name", ""),
         host_link_bandwidth_bytes_per_s=host_link.get("bandwidth"),
