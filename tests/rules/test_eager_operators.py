@@ -105,6 +105,49 @@ def test_on_the_cpu_python_between_operators_counts() -> None:
     assert find(EagerOperators, eager(5_100)) == ()
 
 
+def test_a_long_gap_in_a_step_that_is_mostly_eager_is_its_own() -> None:
+    """200 operators of 40 us, 60 us apart, and 10 ms of Python in the middle of a step of 30 ms."""
+
+    def eager(gap_ms: int) -> Trace:
+        builder = TraceBuilder("tensorflow")
+        length = 200 * 100 + 1_000 * gap_ms
+        for number in range(3):
+            for call in range(200):
+                at = number * length + call * 100 + (1_000 * gap_ms if call >= 100 else 0)
+                builder.operator("EagerExecute: MatMul", us(at), us(at + 40))
+            builder.step(number, us(number * length), us((number + 1) * length))
+        return builder.build()
+
+    (finding,) = find(EagerOperators, eager(10)) or ()
+    assert finding.saving is not None
+    # Each gap of 60 us, but for the one that is part of 10.06 ms.
+    assert finding.saving.low_ns == 3 * 199 * 60_000
+    assert finding.saving.expected_ns == 3 * (200 * 60_000 + 10_000_000)
+    # More than half of the idle time is not between operators: other code decides this step.
+    (finding,) = find(EagerOperators, eager(20)) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 3 * 199 * 60_000
+
+
+def test_operators_that_save_a_checkpoint_are_not_compiled() -> None:
+    def saving(last: str) -> Trace:
+        builder = TraceBuilder("tensorflow")
+        for number in range(3):
+            begin = 10_000 * number
+            for call in range(20):
+                name = last if call == 19 else "ReadVariableOp"
+                at = begin + 100 * call
+                builder.operator(f"EagerExecute: {name}", us(at), us(at + 40))
+            builder.operator(
+                "EagerExecute: __inference_step_1", us(begin + 5_000), us(begin + 9_000)
+            )
+            builder.step(number, us(begin), us(begin + 10_000))
+        return builder.build()
+
+    assert find(EagerOperators, saving("Identity"))
+    assert find(EagerOperators, saving("SaveV2")) == ()
+
+
 def test_in_tensorflow_on_the_cpu_only_kernels_are_work() -> None:
     """Twenty operators of 40 us, 60 us apart; the last 25 us of each are its kernel."""
 

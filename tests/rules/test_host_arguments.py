@@ -41,6 +41,19 @@ def test_saves_what_the_fix_saves() -> None:
     assert (finding.saving.low_ns, finding.saving.expected_ns) == (6_000_000, 12_000_000)
 
 
+def test_copies_of_an_argument_by_xla_are_no_other_work() -> None:
+    legend = {**ON_CPU, "c": Symbol(EventKind.OPERATOR, "copy")}
+    trace = SLOW.replace("|.uu.......|.uu.......|", "|.uuuuuu...|.uuuuuu...|")
+    copied = trace.replace("|...ttttooo|...ttttooo|", "|...ccccooo|...ccccooo|")
+    (finding,) = find(HostArguments, copied, legend=legend, framework="jax") or ()
+    assert finding.saving is not None
+    assert finding.saving.high_ns == 2 * 6_000_000
+    computing = copied.replace("cccc", "oooo")
+    (finding,) = find(HostArguments, computing, legend=legend, framework="jax") or ()
+    assert finding.saving is not None
+    assert finding.saving.high_ns == 2 * 2_000_000
+
+
 def test_batches_that_are_put_before_the_call_are_no_arguments() -> None:
     ahead = """
         cell 1ms

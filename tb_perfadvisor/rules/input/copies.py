@@ -473,13 +473,13 @@ class HostArguments(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         transfers = argument_transfers(signals)
-        total = total_ns(transfers.idle)
+        total = total_ns(transfers.exposed)
         if self.is_minor(total, signals):
             return
         # A batch that the step fetches is new, so that its copy can only run beside other work.
         is_fed = len(signals.input_waits) > 0
         expected = total // 2 if is_fed else total
-        replayed = () if is_fed else (Remove(transfers.idle),)
+        replayed = () if is_fed else (Remove(transfers.exposed),)
         events = signals.trace.events
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         times = costliest(
@@ -494,7 +494,7 @@ class HostArguments(Rule):
                 f"{subject} for {per_step(total, signals)} while calls of compiled functions copy"
                 " arguments from the host."
             ),
-            saving=Saving(expected // 2, expected, total, transfers.idle, "measured", replayed),
+            saving=Saving(expected // 2, expected, total, transfers.exposed, "measured", replayed),
             evidence=(times,),
             remedies=advise("arguments-on-device", "prefetch-to-device"),
         )

@@ -56,7 +56,7 @@ class EagerOperators(Rule):
                 " function."
             ),
             saving=Saving(
-                max(total - recording_ns, 0),
+                max(total_ns(eager.sure) - recording_ns, 0),
                 total + filled_ns + (fused_ns - filled_ns) // 2,
                 total + fused_ns,
                 join(eager.idle, eager.fusible),

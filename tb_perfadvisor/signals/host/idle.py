@@ -296,7 +296,9 @@ def _owned_by_kind(signals: Signals) -> Mapping[IdleOwner, Intervals]:
         IdleOwner.PREEMPTION: preempted_calls(signals).idle,
         IdleOwner.GRAPH_CAPTURE: graph_captures(signals).setting_up,
         IdleOwner.FIRST_CALL: first_calls(signals).idle,
-        IdleOwner.ARGUMENT_TRANSFER: argument_transfers(signals).idle,
+        IdleOwner.ARGUMENT_TRANSFER: intersect(
+            argument_transfers(signals).exposed, signals.host_idle
+        ),
         IdleOwner.SYNCHRONIZATION: signals.synchronizations.induced,
         IdleOwner.BUFFER_BROADCAST: buffer_broadcasts(signals).idle,
         IdleOwner.OPTIMIZER_LOOP: optimizer_loop(signals).idle,

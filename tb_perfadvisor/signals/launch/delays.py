@@ -36,6 +36,7 @@ from tb_perfadvisor.trace.intervals import (
     last_before,
     minus,
     overlap_ns,
+    single,
     union,
 )
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
@@ -222,14 +223,18 @@ _CALL: Final = re.compile(r"PjitFunction\(")
 _PUT: Final = re.compile(r"DevicePut$|BufferFromHostBuffer(?:(?!BufferFromHostBuffer)\w)*$")
 _TRANSFER: Final = re.compile(r"H2D Dispatch$|TransferToDevice(?:(?!TransferToDevice)\w)*$")
 
+_COPIES: Final = re.compile(r"^copy(?:\.\d+)?$")
+"""XLA copies an argument on the CPU to an array that it may reuse."""
+
 
 class ArgumentTransfers(Struct, frozen=True):
     """Copies of a call's arguments from the host's memory, in the used window."""
 
     rows: Int32
     """Events of the copies."""
-    idle: Intervals
-    """When the device idles, or no operation runs on the CPU, and an argument is copied."""
+    exposed: Intervals
+    """When an argument is copied and the device idles or, on the CPU, no operation but copies
+    runs."""
 
 
 @memoized
@@ -254,6 +259,13 @@ def argument_transfers(signals: Signals) -> ArgumentTransfers:
     transfers = transfers[(asked >= 0) & is_implicit[np.maximum(asked, 0)]]
     rows = signals.steps.own(np.sort(np.concatenate([puts[is_implicit], transfers])))
     copying = union(events.start_ns[rows], events.end_ns[rows])
+    if signals.device.is_host_only:
+        operators = signals.trace.rows(EventKind.OPERATOR)
+        computing = operators[~named(signals.trace, operators, _COPIES)]
+        waited_for = minus(copying, union(events.start_ns[computing], events.end_ns[computing]))
+        window = signals.attribution
+        steps = single(window.window_start_ns, window.window_end_ns)
+        return ArgumentTransfers(rows, intersect(waited_for, steps))
     return ArgumentTransfers(rows, intersect(signals.host_idle, copying))
 
 

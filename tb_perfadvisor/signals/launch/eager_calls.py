@@ -19,6 +19,7 @@ from tb_perfadvisor.signals.launch.delays import LONGEST_LAUNCH_GAP_NS, stretche
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
@@ -27,6 +28,7 @@ from tb_perfadvisor.trace.intervals import (
     intersect,
     join,
     minus,
+    total_ns,
     union,
 )
 from tb_perfadvisor.trace.tables import Int32
@@ -43,6 +45,9 @@ _FUSIBLE = frozenset({"loop fusion", "input fusion", "non-fusion elementwise", "
 
 # A name with two leading underscores is a function: a compiled graph.
 _EAGER_OPERATOR = re.compile(r"^EagerExecute: (?!__)\w+$")
+_WRITES_FILES = re.compile(
+    r"^EagerExecute: (?:SaveV2|MergeV2Checkpoints|WriteFile|Write\w*Summary)$"
+)
 _FILLS = frozenset({"jit_broadcast_in_dim", "jit_full_like", "jit_ones_like", "jit_zeros_like"})
 
 _LONGEST_PYTHON_NS = {"tensorflow": 5_000_000, "jax": 5_000_000}
@@ -52,6 +57,9 @@ none of it. In three loops on the
 CPU, tf.function left 0.65 to 1 times the time of the operators' kernels: 1.95 of 20.6 ms, 13.9 of
 26.4 and 27 of 73 (TensorFlow 2.21)."""
 
+_EAGER_SHARE = 0.5
+_BESIDE_NS = 2_000_000
+"""Between the operators that save one checkpoint."""
 _KERNEL_RUN = "KernelAndDeviceFunc::Run"
 """The kernel inside a TensorFlow eager operator; the rest of the operator prepares it."""
 _TENSORFLOW_FUSIBLE = frozenset(
@@ -79,7 +87,10 @@ class EagerCalls(Struct, frozen=True):
     spans: Intervals
     idle: Intervals
     """On a device, idle time that ends with a launch of one of them, without what synchronizations
-    induce. On the CPU, idle time in and between them, and their time outside kernels."""
+    induce. On the CPU, idle time in and between them, and their time outside kernels; of a step
+    that is mostly eager, all of its idle time."""
+    sure: Intervals
+    """The part of `idle` in calls and in short gaps beside them."""
     fusible: Intervals
     """On the CPU, when only elementwise work and reductions of such operators run. A compiled
     program would fuse them with their neighbors, or run them in place."""
@@ -96,7 +107,7 @@ def eager_calls(signals: Signals) -> EagerCalls:
     rows = _calls(trace)
     rows = signals.steps.own(rows)
     if len(rows) < _MANY_PER_STEP * signals.steps.count:
-        return EagerCalls(rows[:0], EMPTY, EMPTY, EMPTY, EMPTY)
+        return EagerCalls(rows[:0], EMPTY, EMPTY, EMPTY, EMPTY, EMPTY)
     spans = union(events.start_ns[rows], events.end_ns[rows])
     idle = signals.host_idle
     if signals.device.is_host_only:
@@ -106,17 +117,22 @@ def eager_calls(signals: Signals) -> EagerCalls:
         short = idle[idle[:, 1] - idle[:, 0] <= longest_ns]
         near = union(spans[:, 0] - longest_ns, spans[:, 1] + longest_ns)
         induced = join(intersect(idle, spans), intersect(short, near))
+        # The Python of a step that is mostly eager is the step's own: compiled, none of it runs.
+        is_eager = total_ns(induced) > _EAGER_SHARE * total_ns(idle)
+        owned = idle if is_eager else induced
         if trace.source.framework == "jax":
-            return EagerCalls(rows, spans, induced, *_fusible(trace))
+            return EagerCalls(rows, spans, owned, induced, *_fusible(trace))
         kernels = _kernel_runs(trace)
-        induced = join(induced, minus(spans, kernels)) if len(kernels) else induced
-        return EagerCalls(rows, spans, induced, minus(_element_wise(trace), induced), EMPTY)
+        inside = minus(spans, kernels) if len(kernels) else EMPTY
+        owned, induced = join(owned, inside), join(induced, inside)
+        return EagerCalls(rows, spans, owned, induced, minus(_element_wise(trace), owned), EMPTY)
     gaps = signals.attribution.idle
     launch = gaps.launch_row
     ended = (launch >= 0) & contains(spans, events.start_ns[launch]) & ~gaps.is_queued
     ended &= gaps.end_ns - gaps.start_ns <= LONGEST_LAUNCH_GAP_NS
     induced = intersect(idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
-    return EagerCalls(rows, spans, minus(induced, signals.synchronizations.induced), EMPTY, EMPTY)
+    induced = minus(induced, signals.synchronizations.induced)
+    return EagerCalls(rows, spans, induced, induced, EMPTY, EMPTY)
 
 
 def _fusible(trace: Trace) -> tuple[Intervals, Intervals]:
@@ -188,8 +204,24 @@ def _calls(trace: Trace) -> Int32:
     if trace.source.framework == "tensorflow":
         rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
         rows = rows[_is_named(trace, rows, lambda name: bool(_EAGER_OPERATOR.match(name)))]
-        return _outermost(trace, rows)
+        return _without_writing(trace, _outermost(trace, rows))
     return np.empty(0, dtype=np.int32)
+
+
+def _without_writing(trace: Trace, rows: Int32) -> Int32:
+    """Drop runs of operators that write files: compiled, saving variables takes as long."""
+    writes = named(trace, rows, _WRITES_FILES)
+    if not writes.any():
+        return rows
+    events = trace.events
+    rows = rows[np.lexsort((events.start_ns[rows], events.track[rows]))]
+    apart_ns = (
+        np.diff(events.start_ns[rows], prepend=0) - np.append(0, events.duration_ns[rows])[:-1]
+    )
+    begins = (apart_ns > _BESIDE_NS) | (np.diff(events.track[rows], prepend=-1) != 0)
+    run = np.cumsum(begins)
+    kept: Int32 = np.sort(rows[~np.isin(run, run[named(trace, rows, _WRITES_FILES)])])
+    return kept
 
 
 def _is_named(trace: Trace, rows: Int32, is_wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
