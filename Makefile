@@ -41,8 +41,8 @@ rule: $(VENV)/.dev
 # Fast stages first; each starts only if the one before it passed.
 test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory lint contracts
-	@$(MAKE) --no-print-directory -j2 types frontend
-	@$(MAKE) --no-print-directory generated unit
+	@$(MAKE) --no-print-directory -j2 types frontend generated
+	@$(MAKE) --no-print-directory unit
 
 test-browser: $(VENV)/.dev browser-deps
 	$(PYTEST) -m "browser and not smoke and $(ELSEWHERE)" tests/browser

@@ -23,7 +23,7 @@ BROWSER = Path(__file__).parent / "browser"
 FRAMEWORKS = Path(__file__).parent / "frameworks"
 # Fixtures that several tests use and that take seconds to make.
 SHARED = {
-    *("address", "server", "built", "corpus_document"),
+    *("address", "all_expressions", "built", "corpus_document", "server"),
     *("families", "labeled", "losses", "pytorch_loop", "shapes", "three_ranks", "two_ranks"),
 }
 
