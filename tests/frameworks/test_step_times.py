@@ -36,10 +36,11 @@ def ratio_of(directory: Path, module: str, *arguments: object) -> tuple[float, i
 
 @pytest.mark.parametrize("loop", ["readback", "scan", "healthy"])
 def test_a_loop_that_dispatches_ahead(loop: str, tmp_path: Path) -> None:
-    ratio, used = ratio_of(tmp_path, "jax_dispatch", loop, "marked", 6)
-    # The host marks six steps in a few milliseconds; each computes for some ten.
+    ratio, used = ratio_of(tmp_path, "jax_dispatch", loop, "marked", 30)
+    # The host marks 30 steps in a few milliseconds; each computes for some ten. So what the clock
+    # and the recording see differently of the first and the last step is little of the mean.
     assert ratio == pytest.approx(1, rel=0.05)
-    assert used >= 5
+    assert used >= 29
 
 
 @pytest.mark.parametrize("batches", [1, 12])
