@@ -195,6 +195,7 @@ def main() -> int:
         parser.error(
             f"there is no rule {rule_id!r}; to create it, say "
             f"`make rule ID={rule_id} CATEGORY=...` with one of {', '.join(get_args(Category))}"
+            f", or TABLE=... with one of {', '.join(TABLES)}"
         )
     print("written:")
     table: str = arguments.table

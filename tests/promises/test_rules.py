@@ -55,6 +55,13 @@ def test_the_docstring_is_the_page() -> None:
     assert faults_of(check) == []
 
 
+def test_nothing_is_left_to_do() -> None:
+    def check(rule: type[Rule]) -> Iterator[tuple[bool, str]]:
+        yield "TODO" not in rule_page(rule), "each TODO of the template is filled in"
+
+    assert faults_of(check) == []
+
+
 def test_names_agree() -> None:
     def check(rule: type[Rule]) -> Iterator[tuple[bool, str]]:
         yield bool(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.id)), "words with hyphens"
