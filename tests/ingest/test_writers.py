@@ -57,7 +57,7 @@ def described(trace: Trace, *, names: bool) -> list[tuple[object, ...]]:
 
 def test_kineto_reads_back_what_was_drawn() -> None:
     trace = draw(DRAWING, device="NVIDIA H100 80GB HBM3", rank=2, world_size=8)
-    read = read_kineto(io.BytesIO(write_kineto(trace)), SOURCE)
+    read = next(read_kineto(io.BytesIO(write_kineto(trace)), SOURCE))
     assert described(read, names=True) == described(trace, names=True)
     assert (read.source.rank, read.source.world_size) == (2, 8)
     assert read.source.is_synthetic
@@ -80,7 +80,7 @@ def test_an_xspace_reads_back_what_was_drawn() -> None:
 def test_all_formats_tell_one_truth() -> None:
     trace = draw(DRAWING)
     kineto, xplane, chrome = (
-        read_kineto(io.BytesIO(write_kineto(trace)), SOURCE),
+        next(read_kineto(io.BytesIO(write_kineto(trace)), SOURCE)),
         read_xplane(io.BytesIO(write_xplane(trace)), SOURCE),
         read_chrome(io.BytesIO(write_chrome(trace)), SOURCE),
     )
@@ -147,7 +147,7 @@ def test_what_text_cannot_show_survives_kineto() -> None:
         .memory(us(6), -512, allocated_bytes=512, reserved_bytes=2048, address=7)
         .build()
     )
-    read = read_kineto(io.BytesIO(write_kineto(trace)), SOURCE)
+    read = next(read_kineto(io.BytesIO(write_kineto(trace)), SOURCE))
     assert read.source.origin_unix_ns == 1_700_000_000_000_000_000
     assert (read.source.backend, read.source.has_shapes) == ("nccl", True)
     assert read.devices[0].memory_bytes == 85_899_345_920
