@@ -51,14 +51,14 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by what they need, and skip those that need a corpus that is not there."""
     for item in items:
-        # In one process of a parallel run, so that each server starts and is analyzed once.
-        shared = SHARED & set(getattr(item, "fixturenames", ()))
-        for fixture in shared:
-            item.add_marker(pytest.mark.xdist_group(fixture))
         if item.path.is_relative_to(BROWSER):
             item.add_marker("browser")
-            if not shared:
-                item.add_marker(pytest.mark.xdist_group(item.path.stem))
+            # Most share a server: in a single process, they would take twice the time.
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        else:
+            # In one process of a parallel run, so that each server starts and is analyzed once.
+            for fixture in SHARED & set(getattr(item, "fixturenames", ())):
+                item.add_marker(pytest.mark.xdist_group(fixture))
         if item.path.is_relative_to(FRAMEWORKS):
             item.add_marker("frameworks")
         if "corpus" in getattr(item, "fixturenames", ()):
