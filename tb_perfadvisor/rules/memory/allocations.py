@@ -117,7 +117,7 @@ class MemoryFragmentation(Rule):
         reserved, allocated = course.peak_reserved_bytes, course.peak_allocated_bytes
         unused, in_pieces = reserved - allocated, reserved_despite_free_bytes(course)
         failed = exhaustion(course)
-        if unused < self.minimum_unused_share * (capacity or reserved):
+        if not reserved or unused < self.minimum_unused_share * (capacity or reserved):
             return
         if capacity is not None and reserved < self.minimum_reserved_share * capacity:
             return
