@@ -37,7 +37,6 @@ COMPILING_SHARE = 0.05
 FIRST_CALL_SHARE = COMPILING_SHARE
 INPUT_SHARE = 0.05
 """The same limit as that of input-stall."""
-SLOWED = "slowed-by-recording"
 LONGER_SHARE = 0.3
 """Steps of a short recording vary by as much on a busy machine."""
 RECORDING_SHARE = 0.05
@@ -258,7 +257,9 @@ def _on_captures(signals: Signals) -> list[Note]:
 
 def _on_overhead(signals: Signals) -> list[Note]:
     """What recording cost: measured, where steps were timed without it, or else estimated."""
-    usual_ns, steps = signals.trace.facts.recording.step_ns, signals.steps
+    recording, steps = signals.trace.facts.recording, signals.steps
+    # After a slow step, the program itself may have become slower.
+    usual_ns = None if recording.reason == "slow step" else recording.step_ns
     if usual_ns and len(steps) and not steps.is_inferred:
         return _on_longer_steps(usual_ns, float(np.median(steps.duration_ns)))
     window = signals.attribution
@@ -285,13 +286,11 @@ def _on_longer_steps(usual_ns: float, recorded_ns: float) -> list[Note]:
         return []
     return [
         Note(
-            SLOWED,
+            "slowed-by-recording",
             "warning",
             f"Steps took {format_duration(recorded_ns)} (median) while they were recorded, and "
-            f"{format_duration(usual_ns)} before. Recording slows the host, and may change how it "
-            "allocates memory: times of host code are too long here.",
-            "Record fewer steps, without stacks, shapes and memory, and compare programs by their "
-            "times without a profiler, as `perfadvisor try` does.",
+            f"{format_duration(usual_ns)} before: times of host code are too long here.",
+            "Record without stacks, shapes and memory, and compare times without a profiler.",
         )
     ]
 

@@ -260,6 +260,9 @@ def test_steps_that_recording_made_longer(usual_ms: float, is_said: bool) -> Non
     # 10 / 7.7 is 1.299, and 10 / 7.6 is 1.316. What was measured replaces the estimate.
     assert ("slowed-by-recording" in notes) == is_said
     assert "profiler-overhead" not in notes
+    # A recording that began because a step was slow may show a program that became slower.
+    facts = Facts(recording=Recording("run", reason="slow step", step_ns=1e6 * usual_ms))
+    assert "slowed-by-recording" not in notes_of(replace(builder.build(), facts=facts))
     if is_said:
         message = notes["slowed-by-recording"].message
         assert "Steps took 10.0 ms (median) while they were recorded, and 7.60 ms before" in message

@@ -93,6 +93,11 @@ def test_a_snapshot_proves_fragmentation_without_the_size_of_the_device() -> Non
     assert find(MemoryFragmentation, of_snapshot(in_pieces=False).trace()) == ()
 
 
+def test_a_snapshot_in_which_nothing_is_reserved_passes() -> None:
+    made = Snapshot()
+    assert find(MemoryFragmentation, made.allocate(made.segment(0), 0).trace()) == ()
+
+
 def test_the_device_decides_how_much_it_matters() -> None:
     trace = of_snapshot(in_pieces=True).trace()
     # 8 of 80 GiB reserved: there is plenty of room.

@@ -66,8 +66,8 @@ def test_the_tiles_of_a_long_kernel_bound_what_it_moves() -> None:
     )
     (finding,) = find(Tf32Off, SLOW, legend={"K": sgemm}, device=A100)
     assert finding.saving is not None
-    # A block reads 128 + 64 numbers of 4 bytes for 2 * 128 * 64 operations, of which the device did
-    # no more than 19.5 T per second. At 0.85 * 2,039 GB/s, reading them takes 0.53 of the time.
+    # For 2 * 128 * 64 operations, a block reads 128 + 64 numbers of 4 bytes. At 19.5 TFLOP/s and
+    # 0.85 * 2,039 GB/s, reading takes 0.53 of the time.
     moving = 19.5e12 * 4 * (128 + 64) / (2 * 128 * 64) / (0.85 * 2.039e12)
     computing = 19.5 / (156 * 0.93)
     then = (moving + computing) / 2

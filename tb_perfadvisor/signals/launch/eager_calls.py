@@ -58,6 +58,7 @@ CPU, tf.function left 0.65 to 1 times the time of the operators' kernels: 1.95 o
 26.4 and 27 of 73 (TensorFlow 2.21)."""
 
 _EAGER_SHARE = 0.5
+"""Of the idle time of a step: with more of it between eager operators, no other code decides it."""
 _BESIDE_NS = 2_000_000
 """Between the operators that save one checkpoint."""
 _KERNEL_RUN = "KernelAndDeviceFunc::Run"
