@@ -299,3 +299,33 @@ def test_launched_collectives_that_have_not_begun_are_communication() -> None:
     assert finding.saving is not None
     assert finding.saving.high_ns == 3 * 7_000_000
     assert find(BlockedStream, trace, settings={"minimum_share": 0.15}) == ()
+
+
+@pytest.mark.parametrize(
+    ("world", "group", "code"),
+    [
+        # Half of the ranks of a group, and as many replicas as the devices then are enough for.
+        (4, 4, "--tensor-parallel-size 2 --data-parallel-size 2"),
+        (8, 2, "--tensor-parallel-size 1 --data-parallel-size 8"),
+        (None, 4, "--tensor-parallel-size RANKS --data-parallel-size REPLICAS"),
+    ],
+)
+def test_fewer_tensor_parallel_ranks_fit_the_devices(
+    world: int | None, group: int, code: str
+) -> None:
+    builder = TraceBuilder(world_size=world).device("NVIDIA H100 80GB HBM3")
+    builder.annotation("execute_context_0(0)_generation_4(4)", 0, ms(40))
+    for place in range(4):
+        begin = ms(10 * place)
+        builder.annotation("vllm::all_reduce", begin, begin + us(20))
+        builder.launch(begin + us(5), begin + us(10), key=str(place))
+        builder.kernel("add", begin + ms(1), begin + ms(5), launched_by=str(place))
+        builder.collective(
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
+            begin + ms(5),
+            begin + ms(10),
+            group_size=group,
+            launched_by=str(place),
+        )
+    (finding,) = find(ExposedCommunication, builder.build()) or ()
+    assert any(code in remedy.snippet for remedy in finding.remedies)

@@ -1,25 +1,15 @@
 """What kernels compute, by their names: family, operands, storage.
 
-The arithmetic of matrix kernels whose names tell the types of their operands.
-
-Weights may be stored in 4 or 8 bits and multiplied in 16: then the wider operand counts, because
-the narrower one is converted to it first. The conventions are those of the generators that write
-these names: trtllm-gen, triton_kernels (`make_matmul_repr`), vLLM's `ScalarType` ids in Marlin's
-template arguments, and `W4A16` for weights and activations.
-
-Classifies GPU kernels by name: family, precision, and use of matrix units.
-
 GPU profiles contain little more than names, so only the name distinguishes a 16-bit matrix
 product from a 32-bit one. If a name gives no hint, the answer is unknown, never "no". The
-conventions come from recorded traces, from Volta to Blackwell
-(cuBLAS, cuDNN, CUTLASS, nvjet, Triton, flash attention) and CDNA (Tensile, Composable Kernel,
-MIOpen, aiter), and from the generators that write the names (Tensile's `ProblemType`,
-CUTLASS's `procedural_name`).
+conventions come from recorded traces, from Volta to Blackwell (cuBLAS, cuDNN, CUTLASS, nvjet,
+Triton, flash attention) and CDNA (Tensile, Composable Kernel, MIOpen, aiter), and from the
+generators that write the names: Tensile's `ProblemType`, CUTLASS's `procedural_name`, trtllm-gen,
+triton_kernels (`make_matmul_repr`), and vLLM's `ScalarType` ids in Marlin's template arguments.
 
-How many bits weights are stored in, where kernels multiply them in more.
-
-The names follow the conventions of `operand_names.py`. Where a name only says that weights are
-quantized, as those of GPTQ with 2 to 8 bits may do, the width is unknown.
+Weights may be stored in 4 or 8 bits and multiplied in 16: then the wider operand counts, because
+the narrower one is converted to it first. Where a name only says that weights are quantized, as
+those of GPTQ with 2 to 8 bits may do, the width is unknown.
 """
 
 from __future__ import annotations

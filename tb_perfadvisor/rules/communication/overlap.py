@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.advice import advise
+from tb_perfadvisor.advice import Remedy, advise
 from tb_perfadvisor.rules.amounts import (
     count_per_step,
     per_step,
@@ -121,7 +121,7 @@ class ExposedCommunication(Rule):
                     "Most exposed collectives", signals, np.ones(len(collectives), dtype=bool)
                 ),
             ),
-            remedies=advise(*_changes(signals, split)),
+            remedies=_remedies(signals, _changes(signals, split)),
         )
 
 
@@ -173,6 +173,16 @@ def _changes(signals: Signals, split: float | None) -> tuple[str, ...]:
         first.append("narrow-partial-sums")
     overlapped = (change for role in roles for change in OVERLAPPED[role])
     return tuple(dict.fromkeys((*first, *overlapped, *last)))
+
+
+def _remedies(signals: Signals, changes: tuple[str, ...]) -> tuple[Remedy, ...]:
+    """The remedies, with numbers of ranks that the program's devices are enough for."""
+    sizes = collectives_of(signals).group_size[has_role(signals, Role.TENSOR)]
+    world = signals.trace.source.world_size
+    if "fewer-tensor-parallel-ranks" not in changes or world is None or sizes.max(initial=0) < 2:
+        return advise(*changes)
+    ranks = int(sizes.max()) // 2
+    return advise(*changes, ranks=ranks, replicas=world // ranks)
 
 
 def _by_role(signals: Signals) -> tuple[Table, ...]:

@@ -221,7 +221,9 @@ class LaunchBound(Rule):
 def _changes(signals: Signals, launching: Intervals, eager: Intervals) -> tuple[str, ...]:
     """What helps against what takes most of the host's time come first."""
     is_launching = total_ns(launching) > total_ns(eager)
-    first = ("device-graphs", "compile") if is_launching else ("compile", "device-graphs")
+    first = ["device-graphs", "compile"] if is_launching else ["compile", "device-graphs"]
+    if workload(signals).has(Part.DECISIONS):
+        first = []
     updating = intersect(join(launching, eager), optimizer_loop(signals).steps)
     is_updating = total_ns(updating) > _GOOD_PART * total_ns(join(launching, eager))
     optimizer = ("fused-optimizer",) if is_updating else ()

@@ -320,6 +320,6 @@ class UnusedDevices(Rule):
                     tuple((device.index, device.name, device.memory_bytes) for device in unused),
                 ),
             ),
-            remedies=advise("all-devices", "visible-devices"),
+            remedies=advise("all-devices", "visible-devices", devices=visible),
             severity="medium" if 2 * used <= visible else "low",
         )

@@ -1,18 +1,10 @@
 """Aligns the clocks of ranks by their collectives, and matches collectives across ranks.
 
-Which collectives of two ranks are the same one, where no sequence numbers say so.
-
 Recordings begin and end at different collectives, and each rank has a clock of its own. But ranks
-leave a collective together: the time from one end to the next is the same on all of them, to within
-microseconds. So the shift of one rank's list against another's is the one at which the ends differ
+leave a collective together, up to the latency of the last hop: the time from one end to the next is
+the same on all of them, to within microseconds. So, where no sequence numbers say which collectives
+are the same one, the shift of one rank's list against another's is the one at which the ends differ
 by a constant. That constant is the difference of the clocks.
-
-Clocks of ranks, aligned on the ends of their common collectives.
-
-Ranks enter a collective at different times but leave it together, up to the latency of the last
-hop. Differences between the ends are differences between the clocks.
-
-Which collectives of several ranks are one, and who waited for whom.
 
 A collective's duration includes waiting for the other ranks. Its transfer takes the shortest
 duration over all ranks of its group, because the last rank to arrive waits for nobody. If only some

@@ -1,12 +1,7 @@
-"""How to record what is missing.
+"""How to record what a profile lacks, in the terms of the program that was profiled.
 
-How to record what a profile lacks, with Nsight Systems.
-
-Source: Nsight Systems User Guide, "CLI Profile Command Switch Options".
-
-How to record what a profile lacks, in the terms of the program that was profiled.
-
-Sources: as in `profiled_steps.py`.
+Sources: those of `profiled_steps.py`, and Nsight Systems User Guide, "CLI Profile Command Switch
+Options".
 """
 
 from __future__ import annotations
@@ -39,8 +34,7 @@ _STEPS: Final = _hint(
     "torch.cuda.nvtx.range_pop() at its end."
 )
 NSIGHT_STACKS: Final = _hint(
-    "Name the parts of the step with torch.cuda.nvtx.range_push and range_pop. torch.profiler "
-    "records Python functions, with with_stack=True.",
+    "Record with `nsys profile --python-sampling=true`, or torch.profiler and with_stack=True.",
     Part.NVIDIA,
 )
 NSIGHT_MEMORY: Final = _hint(

@@ -6,18 +6,15 @@ A server records graphs for some batch sizes, and runs a batch in the next large
 does not name a graph, but shows its kernels: graphs of different sizes have different numbers of
 blocks. The largest batch that ran in a graph is a lower bound of its size.
 
-The size of the key-value cache, from the operators of vLLM that write into it.
-
-Sources: csrc/torch_bindings.cpp of vLLM (`reshape_and_cache`, `reshape_and_cache_flash`,
-`concat_and_cache_mla`).
-
-The least time of a decode step: that of reading the model's weights and the key-value cache.
-
-A step that generates one token per request reads all weights and the cache of all requests once,
+The least time of a decode step is that of reading the model's weights and the key-value cache. A
+step that generates one token per request reads all weights and the cache of all requests once,
 and computes little with them. The weights follow from the recorded shapes of products: of the
 decode steps themselves, if they run operator by operator, else of steps that read prompts. The
 cache follows from the context that the server states, and from what its operators write for a
 token. Kernels in graphs have shapes only if the capture of the graphs was recorded, too.
+
+Sources: csrc/torch_bindings.cpp of vLLM (`reshape_and_cache`, `reshape_and_cache_flash`,
+`concat_and_cache_mla`).
 """
 
 from __future__ import annotations

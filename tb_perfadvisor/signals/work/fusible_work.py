@@ -47,8 +47,8 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.operator_work import Extent, Operands, operands_of
 from tb_perfadvisor.signals.work.roofline import MIN_KERNEL_NS
-from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily
-from tb_perfadvisor.trace.integer_groups import group_rows, is_in, places_by_value
+from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Trace
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, places_by_value
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 _LARGEST_KERNEL = 64
@@ -598,7 +598,14 @@ def _common(signals: Signals) -> Int64:
     around = (EventKind.OPERATOR, EventKind.ANNOTATION)
     kinds[is_within(signals, launchers(signals), _excluded(), around)] = _SKIPPED
     kinds[kernel_families(signals) == KernelFamily.OPTIMIZER] = _SKIPPED
+    of_lists = [name for name in distinct(events.name[rows]).tolist() if _is_of_lists(trace, name)]
+    kinds[is_in(events.name[rows], of_lists)] = _SKIPPED
     return kinds
+
+
+def _is_of_lists(trace: Trace, name: int) -> bool:
+    """Whether a kernel works on lists of tensors, such as all parameters."""
+    return "multi_tensor_apply" in trace.strings[name]
 
 
 def _estimated(name: str, family: KernelFamily, duration_ns: int) -> Operands | None:

@@ -1,7 +1,5 @@
 """What program was profiled: mode, framework, parallelism, input and compilers.
 
-Names of events that prove a part of the program.
-
 Sources: the named projects' own code, where the functions, operators and annotations are defined.
 """
 
@@ -119,6 +117,10 @@ class Part(Enum):
     """All-reduces in one or two steps among the devices of a node, without NCCL."""
     OVERLAPPED_SCHEDULE = ("overlapped scheduling", Aspect.FEATURE)
     """A server prepares the next step on the host while the device runs the current one."""
+    DECISIONS = ("decisions between few launches", Aspect.FEATURE)
+    """Conditions on tensors and boolean masks: a compiler breaks its graphs at each of them."""
+    RANGES = ("ranges of its own", Aspect.FEATURE)
+    """The program names parts of its step, with `record_function` or NVTX."""
     STEP_CALLS = ("prof.step()", Aspect.FEATURE)
     """The profiler marks the steps, because the program tells it."""
 
@@ -126,6 +128,8 @@ class Part(Enum):
     """`perfadvisor run` or `continuous` recorded it, and chose the profiler's options."""
 
     NVIDIA = ("NVIDIA", Aspect.HARDWARE)
+    BEFORE_TRITON = ("GPU older than Triton's kernels", Aspect.HARDWARE)
+    """Compute capability below 7.0, for which Inductor compiles nothing."""
     AMD = ("AMD", Aspect.HARDWARE)
     GPU = ("GPU", Aspect.HARDWARE)
     TPU = ("TPU", Aspect.HARDWARE)
@@ -306,7 +310,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign(Part.DEVICE_GRAPHS, (EventKind.LAUNCH,), _at_start(r"(?:cuda|cu|hip)GraphLaunch")),
     _calls(
         Part.TORCH_COMPILE,
-        r"Torch-Compiled Region|CompiledFunction(?:Backward)?$|## Call CompiledFxGraph ",
+        r"Torch-Compiled Region|CompiledFunction(?:Backward)?$|## Call CompiledFxGraph |nvFuser::",
     ),
     Sign(Part.TORCH_COMPILE, _FRAMES, GENERATED_FILE),
     Sign(Part.TORCH_COMPILE, _KERNELS, _at_start(GENERATED_KERNEL.pattern)),
@@ -356,6 +360,15 @@ SIGNS: tuple[Sign, ...] = (
     _calls(Part.FOREACH_UPDATES, r"aten::_foreach_(?:add|addcdiv|addcmul|lerp)_$"),
     _calls(Part.CHECKPOINTING, r"CheckpointFunction"),
     _frames(Part.CHECKPOINTING, r"torch/utils/checkpoint\.py"),
+    # Not those of PyTorch, its libraries and DALI.
+    Sign(
+        Part.RANGES,
+        (EventKind.ANNOTATION,),
+        _at_start(
+            r"(?!PyTorch Profiler|ProfilerStep|\[|## Call Compiled|Optimizer\.|enumerate\("
+            r"|DistributedDataParallel|\w*nccl|\w+ccl:|gloo:|autograd::|GraphCache::|\w+::)"
+        ),
+    ),
     Sign(Part.STEP_CALLS, (EventKind.STEP,), _at_start(r"ProfilerStep#")),
     # The vendor, by the names of its runtime.
     Sign(Part.AMD, (EventKind.LAUNCH, EventKind.SYNCHRONIZE), _at_start(r"hip[A-Z]")),
@@ -367,6 +380,11 @@ UNKNOWN = "unknown"
 _FEWEST_OPERATORS = 20
 """A recording of fewer operators may simply not have come to the backward pass."""
 _LONGEST_NAME = 80
+_DECISIONS = ("aten::is_nonzero", "aten::nonzero")
+_FEWEST_BETWEEN = 10
+"""Launches. Compiling what is shorter saves about what entering and leaving it costs."""
+_VOLTA = 7
+"""Major compute capability. Triton generates no code for older devices."""
 _DERIVATIVE = "transpose(jvp("
 """JAX names operations of the backward pass so."""
 _REDUCING = ("all-reduce", "reduce-scatter", "reduce")
@@ -518,6 +536,10 @@ def _features(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
     if once is not None:
         yield Part.GATHERED_ONCE, f"{once:,} all-gathers, none of them in a backward pass"
     yield from _copies_to_device(signals)
+    decisions = [i for i, text in enumerate(trace.strings) if text in _DECISIONS]
+    count = int(np.isin(trace.events.name[trace.rows(EventKind.OPERATOR)], decisions).sum())
+    if 0 < len(trace.rows(EventKind.LAUNCH)) < _FEWEST_BETWEEN * count:
+        yield Part.DECISIONS, f"{count:,} × {' or '.join(_DECISIONS)}"
     table = trace.collectives
     of_gradients = collective_roles(signals).is_for(Role.GRADIENTS, Role.SHARDS)
     reduces = of_gradients & np.isin(trace.texts(table.operation), _REDUCING)
@@ -575,6 +597,8 @@ def _hardware(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
         yield Part.GPU, known.name or "its runtime calls"
     if known.vendor == "nvidia":
         yield Part.NVIDIA, known.name or known.evidence
+        if known.compute_capability and int(known.compute_capability.split(".")[0]) < _VOLTA:
+            yield Part.BEFORE_TRITON, f"compute capability {known.compute_capability}"
     if known.vendor == "amd":
         yield Part.AMD, known.name or known.evidence
 

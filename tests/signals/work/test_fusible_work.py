@@ -81,3 +81,14 @@ def test_each_step_has_kernels_of_its_own() -> None:
     work = fusible_work(signals_of((UNARY, 2), (BINARY, 3), shapes=True, steps=3))
     assert work.operators.tolist() == [2, 2, 2]
     assert work.kernel.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_updates_of_all_parameters_are_no_part_of_the_model() -> None:
+    # A foreach optimizer's kernels, from an export without operators: each works on another list.
+    of_lists = (
+        "void at::native::<unnamed>::multi_tensor_apply_kernel<at::native::<unnamed>::"
+        "TensorListMetadata<(int)1>, at::native::<unnamed>::UnaryOpFunctor<float, (int)1, (int)1, "
+        "(int)0>, at::native::Sqrt<float>>(T1, T2, T3...)"
+    )
+    assert len(fusible_work(signals_of((of_lists, 2), (of_lists, 2))).rows) == 0
+    assert len(fusible_work(signals_of((UNARY, 2), (UNARY, 2), (of_lists, 2))).rows) == 2

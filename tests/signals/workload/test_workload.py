@@ -47,6 +47,7 @@ def test_many_operators_without_a_backward_pass_are_forward_only() -> None:
         ("Optimizer.step#NorMuon.step", Part.OWN_OPTIMIZER),
         ("aten::_foreach_add_", Part.FOREACH_UPDATES),
         ("aten::conv3d", Part.VOLUMES),
+        ("nvFuser::Manager::runCudaFusionGroup", Part.TORCH_COMPILE),
         ("## Call CompiledFxGraph f7p6gslkv3uwbkhsf7qhhobwgh7c ##", Part.INDUCTOR),
         ("_ReduceFromModelParallelRegion", Part.TENSOR_PARALLEL),
         ("LinearWithGradAccumulationAndAsyncCommunication", Part.MEGATRON),
@@ -244,3 +245,43 @@ def test_how_batches_are_copied(
     program = of(builder.build())
     about_copies = {Part.PINNED_BATCHES, Part.COPY_STREAM}
     assert {part for part in about_copies if program.has(part)} == parts
+
+
+@pytest.mark.parametrize(
+    ("capability", "is_old"), [("6.0", True), ("7.0", False), ("9.0", False), ("", False)]
+)
+def test_inductor_generates_nothing_for_old_gpus(capability: str, is_old: bool) -> None:
+    builder = TraceBuilder().device("Quadro GP100", compute_capability=capability)
+    builder.host(EventKind.LAUNCH, "cudaLaunchKernel", 0, 5, key="a")
+    program = of(builder.kernel("add", 10, 20, launched_by="a").build())
+    assert program.has(Part.BEFORE_TRITON) == is_old
+
+
+@pytest.mark.parametrize(
+    ("name", "is_own"),
+    [
+        ("## forward ##", True),
+        ("step 0", True),
+        ("data copy in 0", True),
+        ("ProfilerStep#3", False),
+        ("Optimizer.step#SGD.step", False),
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", False),
+        ("nccl:all_reduce", False),
+        ("ncclAllReduce", False),
+        ("[DALI][Executor] RunMixed", False),
+        ("GraphCache::runGraphWithInputs", False),
+    ],
+)
+def test_ranges_of_libraries_are_not_the_programs_own(name: str, is_own: bool) -> None:
+    assert of(TraceBuilder().annotation(name, 0, 9).build()).has(Part.RANGES) == is_own
+
+
+@pytest.mark.parametrize(("launches", "is_chopped"), [(19, True), (20, False)])
+def test_few_launches_between_decisions(launches: int, is_chopped: bool) -> None:
+    # Two decisions: 10 launches for each are enough.
+    builder = TraceBuilder()
+    for index, name in enumerate(("aten::nonzero", "aten::is_nonzero")):
+        builder.operator(name, index * 10, index * 10 + 5)
+    for index in range(launches):
+        builder.launch(100 + index * 10, 105 + index * 10, key=str(index))
+    assert of(builder.build()).has(Part.DECISIONS) == is_chopped

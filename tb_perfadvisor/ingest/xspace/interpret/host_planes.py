@@ -1,19 +1,14 @@
 """Planes of hosts: threads, and iterators of tf.data.
 
-Adds the attributes of tf.data iterators, and the runs of user functions.
-
-The calls of an iterator have its number and its parent's. A user function that starts on one thread
-runs on others; all its events have the number of the run.
-
-Interprets host planes: the events of each thread.
-
 The name of an event mostly determines its kind, so each distinct name is classified once. Stats
 then override the kind by name.
 
-Finds the threads of runtime calls that a tracer wrote to separate lines.
+The calls of a tf.data iterator have its number and its parent's. A user function that starts on one
+thread runs on others; all its events have the number of the run.
 
-A framework calls a PJRT plugin (libtpu) on its own thread. The plugin has a tracer of its own,
-which writes what happens inside to another line. Both sides of the call carry the same context.
+Some runtime calls are on lines of their own. A framework calls a PJRT plugin (libtpu) on its own
+thread. The plugin has a tracer of its own, which writes what happens inside to another line. Both
+sides of the call carry the same context.
 
 ROCm's tracer writes the calls to lines such as `Host Threads/2356`, whose numbers are not those of
 the calling threads. The calls lie inside the executions of their thread, and inside the range with
