@@ -195,6 +195,9 @@ _COMPILED: Final = (
 _FAMILIES: Final = tuple(
     (words.split(), pattern, family)
     for words, pattern, family in (
+        # The names of its template arguments, such as `TransposePitchLinear`, say nothing.
+        ("cutlass",
+         r"cutlass\w*::\w+<cutlass\w*::gemm::", _F.MATMUL),
         ("__amd_rocclr_ memcpy reshape_and_cache store_kv",
          r"^__amd_rocclr_(?:copy|fill)|^(?:hip|cuda)?[mM]emcpy|reshape_and_cache|store_kv_?cache",
          _F.COPY),
@@ -219,16 +222,16 @@ _FAMILIES: Final = tuple(
          r"(?i)nchw\w{0,60}tonhwc|nhwc\w{0,60}tonchw|foldednhwc|convertTensor_kernel|cublasTranspose"
          r"|batched_transpose|transpose_kernel|(?<![a-z])transpose_|permute(?!_indices|_2D)"
          r"|SwapDimension\w*", _F.LAYOUT),
-        ("conv fprop dgrad wgrad cudnn winograd im2 col2im igemm_ fft flip_filter "
+        ("conv fprop dgrad wgrad bwd_weight cask_ cudnn winograd im2 col2im igemm_ fft flip_filter "
          "gcgemm pointwise_mult kern_precompute implicit",
          r"(?i)conv(?:olve|olution|[_<0-9]|fwd|bwd|2d|3d|::)|fprop|dgrad|wgrad|scudnn"
          r"|\d(?:cudnn)_|winograd|im2col|im2d2col|col2im|igemm_(?:fwd|bwd|wrw)"
          r"|(?<![a-z])fft[12]d_|flip_filter|gcgemm|pointwise_mult_and_sum_complex"
-         r"|cask_cudnn\w{0,60}::compute\w{0,60}Offsets|kern_precompute_ind|implicit_?gemm",
+         r"|cask_\w{0,60}::compute\w{0,60}Offsets|_bwd_weight|kern_precompute_ind|implicit_?gemm",
          _F.CONVOLUTION),
         ("gemm gemv nvjet matmul cublas splitk fused_moe fmoe_ cijk_ mm_kernel bmm_ marlin "
-         "machete w4a w8a",
-         r"(?i)gemm|gemv|^nvjet|matmul|cublas(?:lt)?(?:::|splitk|dot|gemv|lt)|splitK_?reduce"
+         "machete w4a w8a fc-dtype",
+         r"(?i)gemm|^fc-dtype|gemv|^nvjet|matmul|cublas(?:lt)?(?:::|splitk|dot|gemv|lt)|splitK_?reduce"
          r"|fused_moe_kernel|fmoe_|^Cijk_|(?<![a-z])b?mm_kernel|wvSplitK|ck_tile::\w*Gemm"
          r"|^bmm_|marlin(?:_24)?<|machete::|w4a(?:8|16)(?![0-9])|w8a(?:8|16)(?![0-9])", _F.MATMUL),
         ("adam lamb fusedoptimizer sgd adagrad rmsprop adafactor multi_tensor_apply",
@@ -238,14 +241,16 @@ _FAMILIES: Final = tuple(
          r"(?i)sort|topk|top_k|bitonic|segmented_?merge", _F.SORT),
         ("philox dropout distribution_ bernoulli multinomial curand random",
          r"(?i)philox|dropout|distribution_|bernoulli|multinomial|curand|random", _F.RANDOM),
-        ("copy",
-         r"(?i)CatArrayBatchedCopy|direct_copy_kernel|copy_device_to_device|copy_kernel"
+        ("copy cat.out-dtype",
+         r"(?i)^aten::cat\.out-dtype|CatArrayBatchedCopy|direct_copy_kernel|copy_device_to_device|copy_kernel"
          r"|copy_async_kernel|^copy", _F.COPY),
         ("elementwise act_and_mul silu gelu multi_tensor_apply optensor "
-         "subtensorop mul_ add_ sub_ div_ tensorassignop scal_kernel scalepacked",
+         "subtensorop mul_ add_ sub_ div_ tensorassignop scal_kernel scalepacked -dtype",
          r"(?i)vectorized_elementwise|unrolled_elementwise|elementwise|act_and_mul|silu|gelu"
          r"|multi_tensor_apply|SubTensorOp|OpTensor|^(?:mul|add|sub|div)_kernel"
-         r"|TensorAssignOp(?!.*Reduction)|scal_kernel|scalePackedTensor", _F.ELEMENTWISE),
+         r"|TensorAssignOp(?!.*Reduction)|scal_kernel|scalePackedTensor"
+         r"|^(?:aten::)?(?:add|sub|mul|divide|neg|reciprocal|sqrt|log2|clip|where|relu|sigmoid|tanh"
+         r"|threshold)(?:_backward)?(?:\.\w+)?-dtype", _F.ELEMENTWISE),
         ("reduc cumsum cumprod scan loss nllcriterion sum_ argmax",
          r"(?i)reduc(?:e|tion)|cumsum|cumprod|scan|nll_?loss|NLLCriterion|(?:^|_)sum_|argmax",
          _F.REDUCTION),
@@ -308,13 +313,13 @@ _KERNEL_WIDTHS: Final = tuple(
         ),
         (
             "float f32 fp32 sgemm scudnn cgemm tensorop_s1688",
-            r"(?<!b)(?<!B)(?<!_to_)float(?![a-z0-9]*(?:8|16))|f32|fp32|sgemm|scudnn"
+            r"-dtype_Float|(?<!b)(?<!B)(?<!_to_)float(?![a-z0-9]*(?:8|16))|f32|fp32|sgemm|scudnn"
             r"|(?<![a-z])g?cgemm|\d\d_(?:wmma_)?tensorop_s1688|tensorop_s1688",
             Precision.BITS_32,
         ),
         (
             "double f64 fp64 dgemm zgemm d884",
-            r"(?<![A-Za-z])double(?![A-Za-z])|f64|fp64|dgemm|zgemm|d884",
+            r"-dtype_Double|(?<![A-Za-z])double(?![A-Za-z])|f64|fp64|dgemm|zgemm|d884",
             Precision.BITS_64,
         ),
     )
