@@ -256,7 +256,7 @@ def _enter(tree: Path) -> None:
 
 
 def _pytest(arguments: Sequence[str], plugins: Sequence[object] = ()) -> int:
-    marked = "not corpus and not frameworks and not browser"
+    marked = "not corpus and not frameworks and not browser and not nightly"
     options = ["-q", "-p", "no:cacheprovider", "--hypothesis-profile=mutants", "-m", marked]
     return pytest.main([*options, *arguments], plugins)
 

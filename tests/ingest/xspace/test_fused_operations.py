@@ -128,6 +128,18 @@ def test_a_product_with_a_one_hot_matrix() -> None:
     )
 
 
+def test_a_choice_of_constants_by_position_is_a_one_hot_matrix() -> None:
+    program = Program()
+    table = program.add("parameter", BF16, 32, 8)
+    constants = [program.add("constant", BF16) for _ in range(2)]
+    ones, zeros = (
+        program.add("broadcast", BF16, 16, 32, reads=(constant,)) for constant in constants
+    )
+    selected = program.add("select", BF16, 16, 32, reads=(one_hot(program), ones, zeros))
+    program.product(selected, table, 16, 8)
+    assert column(program.read(), "one_hot") == 1
+
+
 @pytest.mark.parametrize(
     ("other", "direction"),
     [("iota", "EQ"), ("parameter", "GE")],

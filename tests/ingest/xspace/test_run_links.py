@@ -152,13 +152,17 @@ def test_a_lambda_runs_the_program_lambda() -> None:
 
 
 def with_numbers(clock_us: float, *, completes: bool, waits: bool = True) -> Trace:
+    return numbered(clock_us, completes=completes, waits=waits).read()
+
+
+def numbered(clock_us: float, *, completes: bool, waits: bool = True) -> Loop:
     loop = Loop(clock_us=clock_us, waits=waits)
     for number in range(4):
         loop.launch(number, run_id=number, device_ordinal=0, _pt=TPU_LAUNCH, _p=number + 1)
         if completes:
             loop.complete(number, run_id=number, _ct=TPU_LAUNCH, _c=number + 1)
         loop.run(number, run_id=number, _ct=TPU_LAUNCH, _c=number + 1)
-    return loop.read()
+    return loop
 
 
 @pytest.mark.parametrize("completes", [True, False])
@@ -202,6 +206,13 @@ def test_a_run_precedes_the_return_of_the_call_that_waits_for_it() -> None:
     assert delays_us(with_numbers(400, completes=False)) == [50 + 400 - 300] * 4
     # Without a wait, a run may begin at any time after its launch.
     assert delays_us(with_numbers(400, completes=False, waits=False)) == [450] * 4
+
+
+def test_a_wait_that_returns_before_the_first_launch_waits_for_no_run() -> None:
+    loop = numbered(400, completes=False)
+    # It returns at 50 us; the first launch is at 100 us.
+    loop._host(loop.python, "$api.py:3154 block_until_ready", 0, 10, 40)
+    assert delays_us(loop.read()) == [50 + 400 - 300] * 4
 
 
 def test_a_host_that_waits_for_the_run_before_agrees_with_the_device() -> None:

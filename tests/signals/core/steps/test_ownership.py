@@ -289,6 +289,25 @@ def test_threads_of_xla_on_the_cpu_are_a_device(marked: bool) -> None:
     assert (steps.decided_by, steps.linked_by_order) == (Side.DEVICE, "jit_step")
 
 
+@pytest.mark.parametrize(
+    ("ahead", "source"), [(0, "repeats of PjitFunction(step)"), (1, "runs of jit_step")]
+)
+def test_runs_of_cpu_programs_are_steps_if_several_follow_the_last_call(
+    ahead: int, source: str
+) -> None:
+    """Five calls of 1 ms every 10 ms. The first recorded run belongs to a call before them."""
+    builder = TraceBuilder("jax")
+    symbol = Symbol(EventKind.OPERATOR, "dot.1", hlo={"module": "jit_step"})
+    for number in range(5):
+        builder.annotation("PjitFunction(step)", ms(10 + 10 * number), ms(11 + 10 * number))
+    # The last call returns at 51 ms. Its run starts at 52 ms, or behind another one at 62 ms.
+    for number in range(6 + ahead):
+        builder.add(
+            symbol, ms(2 + 10 * number), ms(8 + 10 * number), thread="tf_XLAPjRtCpuClient/1"
+        )
+    assert steps_of(builder).source == source
+
+
 # --- Incomplete recordings ------------------------------------------------------------------------
 
 
