@@ -53,10 +53,13 @@ EXTRAS = {
         "mcp>=2.0",
         "pyyaml>=6",  # the action is parsed
         "sarif-om>=1.0.4",  # SARIF's object model
-        # Object stores, and servers that stand in for them.
+        # Object stores, and servers that stand in for them. `moto[server]` would install what all
+        # of AWS needs, 190 MB.
+        "flask>=2.2.2",
+        "flask-cors>=3.0",
         "gcp-storage-emulator>=2024.8",
         "gcsfs>=2024.6",
-        "moto[server]>=5.0",
+        "moto[s3]>=5.0",
         "aiobotocore[boto3]>=2.13",  # else pip tries many versions of boto3 for s3fs and moto
         "s3fs>=2024.6",
         # A notebook is executed and its output opened.

@@ -32,11 +32,11 @@ else:
     import sre_constants as constants
     import sre_parse as parser
 
-SHORT, LONG = 2_000, 16_000
+SHORT, LONG = 1_000, 8_000
 MOST_RATIO = 24
 """Eight times the length takes 8 times as long, or 64 times with its square: between the two."""
 HARMLESS_S = 0.005
-"""Less than any expression takes that looks at 16,000 characters from each of them."""
+"""Less than any expression takes that looks at 8,000 characters from each of them."""
 # They see command lines, programs and answers of the user's own machine, no profiles.
 OTHERS = frozenset(
     {"__main__", "cli", "instrument", "machine", "proof", "static", "suggest", "testing"}

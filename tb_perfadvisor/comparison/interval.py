@@ -79,11 +79,11 @@ def period_of(step_ns: Sequence[int]) -> int:
     times = np.asarray(step_ns, dtype=np.float64)
     spread = float(((times - times.mean()) ** 2).sum()) if len(times) else 0.0
     for period in range(2, len(times) // _LEAST_PERIODS + 1):
-        phases = [times[phase::period] for phase in range(period)]
-        means = [float(phase.mean()) for phase in phases]
-        if max(means) < _UNEVEN * min(means):
+        phase = np.arange(len(times)) % period
+        means = np.bincount(phase, times) / np.bincount(phase)
+        if means.max() < _UNEVEN * means.min():
             continue
-        left = sum(float(((phase - phase.mean()) ** 2).sum()) for phase in phases)
+        left = float(((times - means[phase]) ** 2).sum())
         # Many phases explain some of any variance, so compare per degree of freedom.
         if left / (len(times) - period) <= (1 - _REPEATED_SHARE) * spread / (len(times) - 1):
             return period

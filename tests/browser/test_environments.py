@@ -356,7 +356,7 @@ class _Notebook(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def notebook() -> Iterator[str]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Notebook)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     # A different site than 127.0.0.1, and a secure context, as notebooks are.
     yield f"http://localhost:{server.server_address[1]}"

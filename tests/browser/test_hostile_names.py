@@ -171,7 +171,6 @@ def visit_pages(page: Any, frame: Any, *, has_timeline: bool = True) -> dict[str
     return shown
 
 
-@pytest.mark.smoke
 def test_names_never_become_elements(
     board: Callable[..., str], visitor: Visitor, logs: Path, tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.comparison.compare import compare_facts, is_regression, split_per_step
@@ -267,6 +267,7 @@ def test_means_in_whole_nanoseconds_sum_to_the_rounded_mean(
 
 
 @given(_CAUSES, st.integers(0, 50), _CAUSES, st.integers(0, 50))
+@example({"compute-8": 0}, 1, {"compute-8": 1}, 1)
 def test_the_parts_of_the_change_add_up_exactly(
     before: dict[str, int], base_steps: int, after: dict[str, int], target_steps: int
 ) -> None:

@@ -42,6 +42,15 @@ def load_worker(*arguments):
 load.load_worker = load_worker
 """
 
+# The command, which waits a second for a scheduler and not 15.
+IMPATIENT = """
+from tb_perfadvisor.cli import main
+from tb_perfadvisor.execution import dask_cluster
+
+dask_cluster._CONNECT_S = 1
+main()
+"""
+
 
 @contextmanager
 def started(*command: str, ready: str) -> Iterator[subprocess.Popen[str]]:
@@ -90,12 +99,12 @@ def worker(address: str, directory: Path, *options: str) -> Iterator[subprocess.
         yield process
 
 
-def analyzed(path: Path, *options: str, status: int = 0) -> tuple[dict[str, Any], str]:
+def analyzed(
+    path: Path, *options: str, status: int = 0, command: tuple[str, ...] = ("-m", "tb_perfadvisor")
+) -> tuple[dict[str, Any], str]:
+    arguments = ["analyze", str(path), "--format", "json", "--no-cache", *options]
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "tb_perfadvisor", "analyze", str(path)),
-            *("--format", "json", "--no-cache", *options),
-        ],
+        [sys.executable, *command, *arguments],
         capture_output=True,
         text=True,
         timeout=120,
@@ -115,7 +124,7 @@ def without_times(document: dict[str, Any]) -> dict[str, Any]:
 
 def test_what_is_wrong_with_a_cluster_is_said(scheduler: str) -> None:
     nobody = f"tcp://127.0.0.1:{free_port()}"
-    _, error = analyzed(EIGHT, "--scheduler", nobody, status=2)
+    _, error = analyzed(EIGHT, "--scheduler", nobody, status=2, command=("-c", IMPATIENT))
     assert f"no Dask scheduler answers at {nobody}" in " ".join(error.split())
     _, error = analyzed(EIGHT, "--scheduler", scheduler, status=2)
     assert "has no workers" in " ".join(error.split())

@@ -10,7 +10,7 @@ from tests.fuzz.cases import check, format_of, make_case
 from tests.fuzz.formats import FORMATS
 from tests.support.night import IS_NIGHT
 
-_CASES = 400
+_CASES = 400 if IS_NIGHT else 200
 _PARTS = 4
 _SEED = 1
 
@@ -29,7 +29,7 @@ def test_damaged_files(part: int) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_undamaged_files_give_results(name: str) -> None:
     chosen, random = FORMATS[name], Random(1)
-    numbers = range(10 if IS_NIGHT else 4)
+    numbers = range(10 if IS_NIGHT else 2)
     results = [check(chosen, chosen.choose(random), exports=at == 0) for at in numbers]
     assert all(results) if chosen.always_has_results else any(results)
 

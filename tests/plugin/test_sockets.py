@@ -40,7 +40,7 @@ class Server:
         self.tab = tab
         self.server = make_server("127.0.0.1", 0, tab.app, threaded=True)
         self.port: int = self.server.port
-        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
         self.thread.start()
 
     def close(self) -> None:

@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
 def serving() -> Iterator[Server]:
     """Serve on a free port."""
     with Server() as server:
-        thread = Thread(target=server.serve_forever, daemon=True)
+        thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield server

@@ -240,7 +240,7 @@ def gcs_server() -> Iterator[ObjectStore]:
 
 @contextmanager
 def _running(server: Any) -> Iterator[None]:
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield
