@@ -201,20 +201,19 @@ def _change(
     has_steps: bool,
 ) -> model.TimeChange:
     base_ns, target_ns = sum(before.values()), sum(after.values())
-    low = high = None
-    if has_steps and (
-        interval := ratio_interval(
-            blocks_of(base.step_ns, periods[0]), blocks_of(target.step_ns, periods[1])
-        )
-    ):
-        low, high = interval
+    sides = zip((base, target), periods, strict=True)
+    blocks = (blocks_of(facts.step_ns, period) for facts, period in sides)
+    low, high = (ratio_interval(*blocks) if has_steps else None) or (None, None)
     change_ns = target_ns - base_ns
     return model.TimeChange(
         base_ns=base_ns,
         target_ns=target_ns,
         change_ns=change_ns,
         change_share=change_ns / base_ns if base_ns else None,
-        speed_up=_as_printed(base_ns) / _as_printed(target_ns) if has_steps and target_ns else None,
+        # Without time on both sides, there is no ratio.
+        speed_up=_as_printed(base_ns) / _as_printed(target_ns)
+        if has_steps and base_ns and target_ns
+        else None,
         confidence=CONFIDENCE,
         low_ns=None if low is None else round(low * base_ns),
         high_ns=None if high is None else round(high * base_ns),
