@@ -197,7 +197,7 @@ _FAMILIES: Final = tuple(
     for words, pattern, family in (
         # The names of its template arguments, such as `TransposePitchLinear`, say nothing.
         ("cutlass",
-         r"cutlass\w*::\w+<cutlass\w*::gemm::", _F.MATMUL),
+         r"cutlass\w{0,20}::\w{1,40}<cutlass\w{0,20}::gemm::", _F.MATMUL),
         ("__amd_rocclr_ memcpy reshape_and_cache store_kv",
          r"^__amd_rocclr_(?:copy|fill)|^(?:hip|cuda)?[mM]emcpy|reshape_and_cache|store_kv_?cache",
          _F.COPY),
