@@ -1,6 +1,4 @@
-"""Runs work in processes of its own.
-
-Child processes, in which TensorBoard and the server for agents run their jobs.
+"""Child processes, in which TensorBoard and the server for agents run their jobs.
 
 The parent starts `command_of(module)` with a pipe as stdin, and reads progress, errors and results
 from stderr, one JSON object per line. The child ends when its stdin closes, and so with its parent.

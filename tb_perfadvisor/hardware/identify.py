@@ -1,12 +1,10 @@
-"""Which device a profile is of.
+"""Recognizes a device: by its name, or else by its other properties or its kernels.
 
 What the names of kernels say about the GPU that they run on.
 
 Libraries name kernels after the architecture that they were written for: `volta_sgemm_128x64_nt`,
 `sm90_xmma_gemm_…`. NVIDIA's newer GPUs also run kernels for older ones, so such a name gives the
 oldest architecture that the device can have. AMD's names give the architecture itself.
-
-Recognizes a device: by its name, or else by its other properties or its kernels.
 
 ROCm leaves the name blank where a file of the driver is missing, XPlanes never name GPUs, and old
 PyTorch versions describe no devices at all. Several boards may have the same chip. Then the figures

@@ -1,6 +1,4 @@
-"""Where a program's steps begin.
-
-Finds the steps of a program that knows nothing of it.
+"""Finds the steps of a program that knows nothing of it.
 
 `sitecustomize` in `instrument/site` starts one of these when Python starts. A finder then waits for
 frameworks to be imported, and for the calls that end a step: a step of PyTorch's optimizer, or a

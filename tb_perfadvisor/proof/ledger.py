@@ -1,6 +1,4 @@
-"""The ledger of trials.
-
-The ledger: what trials predicted and measured, one line of JSON each.
+"""The ledger of trials: what they predicted and measured, one line of JSON each.
 
 It lies in the user's data directory and is sent nowhere. It holds no code, no paths and no command:
 the name of a patch of the user is not written either.

@@ -1,6 +1,4 @@
-"""Runs the versions of a program in turns.
-
-Runs two versions of a program in turns: a block of steps of one, then the same of the other.
+"""Runs two versions of a program in turns: a block of steps of one, then the same of the other.
 
 Cores change their speed, and other programs come and go, in seconds. Two runs one after the other
 differ by that; two blocks that follow each other within a fraction of a second hardly do. Both

@@ -1,6 +1,4 @@
-"""Columns of a table: integers, texts, ids.
-
-Columns that a reader adds in chunks: unknown values, values that repeat, joining.
+"""Columns that a reader adds in chunks: unknown values, values that repeat, joining.
 
 A file may have a hundred thousand threads, and each adds a chunk, so that each chunk has to be
 cheap.

@@ -5,8 +5,6 @@ What a change does to a program: small values that rules return with their savin
 Each says what would disappear, get shorter or no longer be waited for. The replay computes what
 that is worth. Several fixes can be applied together.
 
-Replays a dependency graph, as recorded or with fixes: the longest path to every node.
-
 The recorded steps stand for a program that runs on. So the graph is replayed in rounds, each from
 where the round before left the threads and streams, until every one of them takes as long as in the
 round before. The slowest one then decides how long the steps take. That way filling the queue once

@@ -12,6 +12,8 @@ from tb_perfadvisor.testing.builder import us
 from tb_perfadvisor.trace import Trace
 
 ZEN4 = Machine(instruction_sets=("avx2", "avx512_bf16", "avx512f"))
+WITH_AMX = Machine(instruction_sets=("amx_bf16", "avx2", "avx512_bf16", "avx512f"))
+LARGE = [[2048, 768], [768, 768]]
 PLAIN = Machine(instruction_sets=("avx2", "avx512f"))
 
 
@@ -22,6 +24,7 @@ def program(
     name: str = "aten::mm",
     machine: Machine = ZEN4,
     weights: int = 0,
+    shapes: list[list[int]] | None = None,
 ) -> Trace:
     """Three steps on the CPU: products one after the other, and 1 ms of an optimizer."""
     length = sum(products_us) + 1000
@@ -30,7 +33,7 @@ def program(
         at = number * length
         builder.step(number, us(at), us(at + length))
         for product_us in products_us:
-            shapes, types = [[64, 64], [64, 64]], [dtype] * 2
+            types = [dtype] * 2
             until = us(at + product_us)
             builder.operator(name, us(at), until, shapes=shapes, dtypes=types, launches=False)
             at += product_us
@@ -79,6 +82,30 @@ def test_weights_are_cast_in_each_step() -> None:
 )
 def test_says_nothing_where_it_would_not_help(trace: Trace) -> None:
     assert find(FullPrecisionOnCpu, trace) == ()
+
+
+@pytest.mark.parametrize(
+    ("machine", "shapes", "saved"),
+    [
+        # 2048 x 768 x 768 multiplications of 2048 x 768 + 768 x 768 + 2048 x 768 numbers: 323 each.
+        # AMX leaves 0.22 + 40 / 323 = 0.344 of 4 ms, and 0.04 ms of casts.
+        (WITH_AMX, LARGE, 4 * (1 - 0.22 - 40 / 323.37) - 0.04),
+        (ZEN4, LARGE, 4 * (1 - 0.44 - 40 / 323.37) - 0.04),
+        # 4096 x 64 x 512 of 4096 x 64 + 64 x 512 + 4096 x 512: 56 each, of which 0.934 is left.
+        (WITH_AMX, [[4096, 64], [64, 512]], 4 * (1 - 0.22 - 40 / 56.11) - 0.04),
+    ],
+)
+def test_shapes_tell_what_is_left(machine: Machine, shapes: list[list[int]], saved: float) -> None:
+    trace = program([4000], machine=machine, shapes=shapes)
+    (finding,) = find(FullPrecisionOnCpu, trace, settings={"minimum_share": 0.01}) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns / 3e6 == pytest.approx(saved, abs=0.001)
+
+
+@pytest.mark.parametrize("rows", [8, 64, 4096])
+def test_narrow_layers_gain_nothing(rows: int) -> None:
+    # Of 64 x 64 weights: at most 64 x 64 / 128 = 32 multiplications for each number.
+    assert find(FullPrecisionOnCpu, program([4000], shapes=[[rows, 64], [64, 64]])) == ()
 
 
 def test_just_below_and_just_above_the_limit() -> None:

@@ -5,8 +5,6 @@ Encodes the columns of an export as an XSpace.
 The result is bytes, so that the xplane reader has a single entry point and does not depend on this
 format.
 
-Reads the Chrome export of a TensorFlow or JAX profile.
-
 JAX writes `HOST.trace.json.gz` next to each xplane. TensorFlow's profiler wrote it instead of an
 xplane in 2019 and 2020. It is an incomplete copy of the xplane, so this reader converts it
 back into one, and the xplane reader interprets it.

@@ -1,7 +1,5 @@
 """Collects what torch.compile logged: records, spans, and why graphs break.
 
-Collects what the records of one log say.
-
 Sources: torch/_dynamo/utils.py (chromium events, CompilationMetrics), torch/_dynamo/guards.py
 (recompile_reasons), torch/_dynamo/symbolic_convert.py and exc.py (dynamo_graph_break_reason),
 torch/_inductor/codecache.py and torch/_functorch/_aot_autograd/autograd_cache.py (caches).

@@ -1,7 +1,5 @@
 """NVTX ranges of an export, and NCCL's calls.
 
-NCCL's calls as NVTX ranges, with the sizes and groups that their payloads state.
-
 NCCL names each call (`ncclAllReduce`) and describes its arguments as a payload, whose layout is a
 table of the export. `nsys export --include-blobs true` writes the payloads.
 """

@@ -1,7 +1,5 @@
 """Events of the timeline, and excerpts.
 
-Collects what a timeline shows: the events of all ranks, and the time of causes and findings.
-
 Everything is bounded. Of more events than `MAX_EVENTS`, the longest are stored, and the number of
 the others.
 """

@@ -36,6 +36,7 @@ from tb_perfadvisor.signals.device.device_work import (
 from tb_perfadvisor.signals.device.gathers import scatters
 from tb_perfadvisor.signals.host.call_tree import HostOperators, host_operators, source_line
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
+from tb_perfadvisor.signals.work.layer_forms import multiplies_bfloat16
 from tb_perfadvisor.signals.work.matrix_kernels import fills_device, matrix_kernels
 from tb_perfadvisor.signals.work.roofline import (
     BOUNDS,
@@ -145,7 +146,7 @@ class DominantOperators(Rule):
             for kind, time_ns in zip(first.tolist(), by_kind[first].tolist(), strict=True)
         ]
         most = operators.rows[operators.name == first[0]]
-        is_narrow = _is_narrow(signals.trace, most)
+        is_emulated = _is_narrow(signals.trace, most) and not multiplies_bfloat16(signals.trace)
         yield Finding(
             instance=leading_names([operators.names[kind] for kind in first], by_kind[first]),
             summary=(
@@ -158,7 +159,7 @@ class DominantOperators(Rule):
                 costliest("Longest operators", signals.worker, operators.rows, operators.self_ns),
             ),
             remedies=advise(
-                *(("compare-with-32-bits",) if is_narrow else ()),
+                *(("compare-with-32-bits",) if is_emulated else ()),
                 "look-at-operators",
                 "operator-threads",
             ),

@@ -351,7 +351,7 @@ class FullPrecisionOnCpu(Rule):
             instance=f"{format_share(now_ns / signals.attribution.window_ns)} of each step",
             summary=(
                 f"{per_step(now_ns, signals)} goes into layers that compute in 32 bits. This"
-                " processor multiplies bfloat16 about twice as fast; casts cost part of that."
+                " processor multiplies bfloat16 faster; casts cost part of that."
             ),
             saving=Saving(form.low_ns, form.expected_ns, form.high_ns, form.spans, "modeled"),
             evidence=(

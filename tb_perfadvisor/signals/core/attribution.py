@@ -1,6 +1,4 @@
-"""Where each nanosecond goes, and the totals.
-
-Exclusive attribution: every nanosecond of the used window has exactly one cause.
+"""Where each nanosecond of the used window goes: it has exactly one cause.
 
 Device time goes first: compute (lowest precision first), then communication, then copies. Then
 comes time in which the device worked on what was not recorded (see `soundness`). The rest is idle.

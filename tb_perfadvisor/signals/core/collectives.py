@@ -1,6 +1,4 @@
-"""Collectives, also those of several devices.
-
-Collectives of several devices in one process: which rows are one collective, and its transfer.
+"""Collectives, also of several devices in one process: which rows are one, and its transfer.
 
 A collective's duration includes waiting for the other devices. The last device to arrive waits for
 nobody, so the shortest duration is the transfer.

@@ -22,7 +22,7 @@ _CACHED_BYTES = 512 << 20
 """Smaller tensors may stay in the caches of a large server, which are faster than its memory."""
 _FEWEST_BYTES_PER_ELEMENT = 2
 _WIDTHS = {"float": 4, "double": 8, "c10::bfloat16": 2, "c10::half": 2, "int": 4, "long int": 8}
-_PRODUCTS = re.compile(r"^aten::(?:mm|addmm|bmm|baddbmm)$")
+_PRODUCTS = re.compile(r"^aten::(?:mm|addmm_?|bmm|baddbmm_?)$")
 _ELEMENTWISE = re.compile(
     r"^aten::(?:add|sub|mul|div|pow|exp|sqrt|rsqrt|neg|tanh|sigmoid|relu|gelu|silu|sin|cos|square)_?$"
 )

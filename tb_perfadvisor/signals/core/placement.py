@@ -23,7 +23,7 @@ from tb_perfadvisor.trace.tables import Int32
 # queries or bookkeeping. Sources: PyTorch's native_functions.yaml and TensorFlow's op registry.
 _PYTORCH = re.compile(
     r"^aten::_?("
-    r"mm|addmm|bmm|baddbmm|addbmm|addmv|mv|dot|matmul|linear|einsum|bilinear"
+    r"mm|bmm|(addmm|baddbmm|addbmm|addmv)_?|mv|dot|matmul|linear|einsum|bilinear"
     r"|(thnn_|mkldnn_|slow_)?conv(olution)?\w*|conv_transpose\w*"
     r"|scaled_dot_product_\w+|multi_head_attention\w*|lstm|gru|rnn_\w+"
     r"|(native_)?(batch|layer|group|instance|weight)_norm\w*|rms_norm\w*"

@@ -48,7 +48,7 @@ from tb_perfadvisor.trace.integer_groups import (
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
-_PRODUCTS = ("aten::bmm", "aten::baddbmm")
+_PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
 _BACKWARD_FLOP = 2.5
 """Relative to forward: five products instead of two, since the scores are recomputed."""

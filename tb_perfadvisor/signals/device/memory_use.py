@@ -1,7 +1,5 @@
 """Memory of the device: its course, categories, programs and the allocator.
 
-Memory in detail: its course over time, and the allocations alive at any time.
-
 An allocation lives until the next change at its address. Memory whose allocation was not recorded
 was allocated before the recording: parameters, optimizer state and so on.
 

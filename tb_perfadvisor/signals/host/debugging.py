@@ -1,7 +1,5 @@
 """Debugging modes, and garbage collection.
 
-Debugging modes of a program, detected by their traces in the profile.
-
 * *Blocking launches* (`CUDA_LAUNCH_BLOCKING=1`): each launch returns after its kernel. Otherwise
   a launch takes some microseconds however long its kernel is, so among kernels longer than any
   launch none lies within its own call: in 32 recorded profiles with 38,000 such kernels three

@@ -1,6 +1,4 @@
-"""Python loops over operators, calls and parameters.
-
-Loops in the step's Python code: the same few operators called again and again.
+"""Loops in the step's Python code: the same few operators called again and again.
 
 The outermost operators of the step thread form a sequence of names. Where it repeats with some
 period, a loop ran: over samples, places of a sequence, parameters or layers. In the backward pass

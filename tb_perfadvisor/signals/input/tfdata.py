@@ -1,6 +1,4 @@
-"""Pipelines of tf.data: iterators, elements, functions.
-
-tf.data pipelines: their iterators, what each costs, and which one the step waits for.
+"""tf.data pipelines: their iterators, what each costs, and which one the step waits for.
 
 An event's name is the chain from the end of the pipeline to the called iterator:
 `Iterator::Root::Prefetch::MapAndBatch::Range`. Iterators with the same name under the same root

@@ -1,7 +1,5 @@
 """The dimensions of parallelism, what each costs, and what twice the devices would cost.
 
-What a step would take on twice the devices, as a range.
-
 Every device keeps its work, and the data-parallel groups double, as do those of all ranks. A
 collective takes a latency and its bytes ÷ the bandwidth; both grow in known ways. What is unknown
 makes the range: the network between nodes, how much of the growth compute hides, and how long more

@@ -1,6 +1,4 @@
-"""Ranks that the others wait for, and why they are late.
-
-Stragglers: which ranks keep the others waiting in collectives, how long, and why.
+"""Ranks that the others wait for in collectives: which, how long, and why.
 
 In a collective that all ranks of its group recorded, a rank's wait is its duration minus the
 shortest one. If late ranks arrived together with the others, a rank would save the wait of the

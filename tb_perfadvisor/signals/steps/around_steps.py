@@ -1,7 +1,5 @@
 """Work before, after and between steps.
 
-When compiled programs run.
-
 On a device, the line `XLA Modules` has the runs. On the CPU, JAX records only operations, which
 tell the runs. In TensorFlow, a run is a call of a function; on the CPU, it lasts from the first
 operator in the call to the last.

@@ -1,6 +1,4 @@
-"""Work of XLA's operations, by alignment and by batch.
-
-The work of XLA operations on a GPU, from the shapes in their HLO text.
+"""The work of XLA's operations on a GPU, from the shapes in their HLO text.
 
 TPU profiles record FLOP and bytes themselves.
 """

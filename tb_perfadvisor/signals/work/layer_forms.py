@@ -2,13 +2,14 @@
 
 Three forms: bfloat16 under autocast, where the processor multiplies it, channels last, and 32-bit
 numbers instead of 64-bit ones. The prices are shares of the time now, measured with PyTorch 2.13 on
-one core: the first two by `cost_models/layer_forms.py` with AVX512-BF16, the third with AVX2.
+one core: the first two by `cost_models/layer_forms.py`, the third with AVX2.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 from msgspec import Struct
@@ -17,16 +18,18 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.machine.facts import Made
 from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.signals.core.operators import parse_shapes, shapes_of
 from tb_perfadvisor.signals.core.precision import width_of_types
 from tb_perfadvisor.signals.host.call_tree import host_operators
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace import Precision
+from tb_perfadvisor.trace import Precision, Trace
 from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
 from tb_perfadvisor.trace.intervals import Intervals, intersect, union
-from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
-_MULTIPLIES_BFLOAT16 = ("avx512_bf16", "amx_bf16")
+_AMX = "amx_bf16"
+_MULTIPLIES_BFLOAT16 = ("avx512_bf16", _AMX)
 
 
 class _Layer(Struct, frozen=True):
@@ -39,7 +42,7 @@ class _Layer(Struct, frozen=True):
     is_product: bool = False
 
 
-_MATRIX = re.compile(r"^aten::(addmm|mm|b?addbmm|bmm)$")
+_MATRIX = re.compile(r"^aten::(addmm_?|mm|b?addbmm_?|bmm)$")
 _CONVOLUTION = re.compile(r"^aten::(mkldnn_convolution|convolution_backward)$")
 _RECURRENT = re.compile(r"^aten::mkldnn_rnn_layer(_backward)?$")
 _ATTENTION = re.compile(r"^aten::_scaled_dot_product_flash_attention_for_cpu(_backward)?$")
@@ -47,6 +50,12 @@ _BATCH_NORM = re.compile(r"^aten::native_batch_norm(_backward)?$")
 _ACTIVATION = re.compile(r"^aten::(clamp_min_?|relu_?|threshold_backward|tanh|tanh_backward)$")
 _MAX_POOL = re.compile(r"^aten::max_pool2d_with_indices(_backward)?$")
 
+_BESIDE_PRODUCTS = (
+    # 2.4, 0.88 and 0.66 for sequences of 128, 512 and 1,024.
+    _Layer(_ATTENTION, 0.6, 0.9, 2.0, is_product=True),
+    _Layer(_BATCH_NORM, 0.27, 0.4, 1.0),
+    _Layer(_ACTIVATION, 0.6, 0.75, 1.0),
+)
 _IN_BFLOAT16 = (
     # 0.44 to 0.53 from a million multiplications on, without what casts cost.
     _Layer(_MATRIX, 0.44, 0.52, 0.7, is_product=True),
@@ -54,11 +63,23 @@ _IN_BFLOAT16 = (
     _Layer(_CONVOLUTION, 0.5, 0.6, 0.75, is_product=True),
     # LSTM: 0.58 to 0.71. Other recurrent layers are matrix products.
     _Layer(_RECURRENT, 0.55, 0.62, 0.75, is_product=True),
-    # Not measured: as convolutions at best.
-    _Layer(_ATTENTION, 0.5, 0.75, 1.0, is_product=True),
-    _Layer(_BATCH_NORM, 0.27, 0.4, 1.0),
-    _Layer(_ACTIVATION, 0.6, 0.75, 1.0),
+    *_BESIDE_PRODUCTS,
 )
+_WITH_AMX = (
+    # 0.24 to 0.4 for large matrices.
+    _Layer(_MATRIX, 0.22, 0.35, 0.7, is_product=True),
+    # 0.3 and 0.49 with 64 channels or more, else up to 0.85.
+    _Layer(_CONVOLUTION, 0.3, 0.55, 0.85, is_product=True),
+    # LSTM: 0.45 to 0.66.
+    _Layer(_RECURRENT, 0.42, 0.53, 0.7, is_product=True),
+    *_BESIDE_PRODUCTS,
+)
+_PER_MULTIPLICATION = 40
+"""A product with few multiplications for each number that it reads or writes mostly casts and moves
+numbers. With AMX, 0.31 of a linear layer is left at 455 for each (4,096 rows, 1,024 inputs and
+outputs), 0.38 at 256, 0.53 at 128, 0.86 at 32, and 1.14 at 16."""
+_MOST_LEFT = 1.1
+_TOLERANCE = np.array([0.7, 1.0, 1.25])
 _CHANNELS_LAST = (
     _Layer(_MAX_POOL, 0.19, 0.27, 0.4),
     # 0.48 to 0.6, and 1.05 beyond the cache.
@@ -101,17 +122,24 @@ class Form(Struct, frozen=True):
     high_ns: int
 
 
+def multiplies_bfloat16(trace: Trace) -> bool:
+    """Whether the processor is known to have instructions for products of bfloat16."""
+    return any(trace.facts.machine.has(name) for name in _MULTIPLIES_BFLOAT16)
+
+
 @memoized
 def in_bfloat16(signals: Signals) -> Form | None:
     """The layers under autocast; None where that is not known to be faster, or in use."""
-    facts = signals.trace.facts
-    if not any(facts.machine.has(name) for name in _MULTIPLIES_BFLOAT16):
+    if not multiplies_bfloat16(signals.trace):
         return None
-    form = _form(signals, _IN_BFLOAT16)
+    layers = _WITH_AMX if signals.trace.facts.machine.has(_AMX) else _IN_BFLOAT16
+    form = _form(signals, layers, is_narrower=True)
     if form is None or not _is_32_bit(signals, form.rows):
         return None
-    products = _named(signals, [layer for layer in _IN_BFLOAT16 if layer.is_product], form.rows)
+    products = _named(signals, [layer for layer in layers if layer.is_product], form.rows)
     weights = sum(model.number("parameter_bytes") for model in _models(signals))
+    # What the shapes of products tell includes the casts of their weights.
+    weights *= bool((shapes_of(signals.trace, products) < 0).any())
     casts = signals.steps.count * _CAST_BYTES_PER_BYTE * weights / _CASTS_BYTES_PER_S * 1e9
     least_ns, usual_ns, most_ns = (int(len(products) * each + casts) for each in _CAST_NS)
     return Form(
@@ -152,7 +180,11 @@ def in_32_bits(signals: Signals) -> Form | None:
 
 
 def _form(
-    signals: Signals, layers: Sequence[_Layer], chosen: NDArray[np.bool_] | None = None
+    signals: Signals,
+    layers: Sequence[_Layer],
+    chosen: NDArray[np.bool_] | None = None,
+    *,
+    is_narrower: bool = False,
 ) -> Form | None:
     operators, events = host_operators(signals), signals.trace.events
     if signals.trace.source.framework != "pytorch" or not len(operators.rows):
@@ -168,7 +200,10 @@ def _form(
     rows, now_ns = operators.rows[changes], operators.self_ns[changes]
     if not len(rows):
         return None
-    high, expected, low = (1 - left[operators.name[changes]]).T @ now_ns
+    left = left[operators.name[changes]]
+    if is_narrower:
+        _set_left_of_products(signals, rows, left)
+    high, expected, low = (1 - left).T @ now_ns
     spans = union(events.start_ns[rows], events.end_ns[rows])
     return Form(
         rows,
@@ -178,6 +213,23 @@ def _form(
         round(expected),
         round(high),
     )
+
+
+def _set_left_of_products(signals: Signals, rows: Int32, left: Float64) -> None:
+    """Correct what bfloat16 leaves of matrix products by their recorded shapes."""
+    trace = signals.trace
+    is_product = is_in(rows, _named(signals, _IN_BFLOAT16[:1], rows))
+    texts = np.where(is_product, shapes_of(trace, rows), -1)
+    for index, places in places_by_value(texts):
+        matrices = [s for s in parse_shapes(trace.text(index)) if len(s) > 1] if index >= 0 else []
+        if len(matrices) < 2:
+            continue
+        first, second = map(prod, matrices[-2:])
+        columns = matrices[-1][-1]
+        numbers = first + second + first // max(matrices[-2][-1], 1) * columns
+        each = first * columns / max(numbers, 1)
+        usual = min(left[places[0], 0] + _PER_MULTIPLICATION / max(each, 1), _MOST_LEFT)
+        left[places] = usual * _TOLERANCE
 
 
 def _named(signals: Signals, layers: Sequence[_Layer], rows: Int32) -> Int32:

@@ -1,6 +1,4 @@
-"""Matrix products: kernels, units, work.
-
-The work of PyTorch's matrix products, convolutions and attention.
+"""The work of PyTorch's matrix products, convolutions and attention.
 
 A matrix product takes 2mnk FLOP, and a convolution 2 FLOP for each output element and weight of its
 window. Attention takes two products forward and five backward, where the scores are computed again

@@ -18,8 +18,6 @@ The time of a matrix product has more terms, each of which users can check by ha
 The model is checked against recorded products and against NVIDIA's own predictor, see
 `docs/accuracy.md`.
 
-What each kernel has to do, and how long that takes if it runs as well as others do in practice.
-
 The work of a kernel comes from the operator that launched it (PyTorch's shapes), from the XLA
 operation that it executes (HLO text), or from the file itself (TPU). The kernels of one execution
 that do the operator's work share it in proportion to their time; auxiliary kernels, such as layout

@@ -38,7 +38,7 @@ def test_shapes_are_switched_on_where_the_framework_does_it(
 
 def test_what_only_torch_profiler_records_names_it() -> None:
     recorded = program(Part.NSIGHT, Part.NVIDIA)
-    assert "nvtx" in first_fitting(STACKS, recorded)
+    assert "--python-sampling" in first_fitting(STACKS, recorded)
     assert "torch.profiler and profile_memory=True" in first_fitting(MEMORY, recorded)
 
 

@@ -1,7 +1,5 @@
 """The columns of a Kineto trace.
 
-Maps values of a file to indices.
-
 Each map is a dictionary that adds missing values, so that a known value costs one lookup per event.
 """
 

@@ -1,11 +1,7 @@
 """The events of a plane, line by line.
 
-Decodes the lines of a plane to columns of their events.
-
 A large line is read block by block. Small lines that follow one another are decoded together,
 because a plane may have a hundred thousand lines of a few events.
-
-The decoded events of a plane: of each line, and of several lines at once.
 
 What is said of each event by itself is computed for a batch of lines, because a plane may have a
 hundred thousand lines of a few events. Only what depends on the order of events on their thread is

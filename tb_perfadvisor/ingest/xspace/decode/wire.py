@@ -1,7 +1,5 @@
 """The wire format of protocol buffers, in columns.
 
-Decodes many messages at once from protobuf's wire format.
-
 A profile has millions of small messages of the same shape. An object for each of them and for each
 of their stats costs more than the whole analysis. Here, each step decodes *one field of all
 messages* with array operations, so the number of Python steps is the number of fields of the

@@ -1,6 +1,4 @@
-"""Events that mark steps, of each framework.
-
-Step markers: the profile's own if it has any, else something that repeats once per step.
+"""Events that mark steps: the profile's own, else something that repeats once per step.
 
 The sources in order: host step markers, the device's own `Steps` line, annotations of inference
 servers, ranges called like steps, repeating XLA modules, calls of a jitted function, runs of

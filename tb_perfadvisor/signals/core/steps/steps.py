@@ -5,8 +5,6 @@ Kinds of steps: those that accumulate gradients, those that update, evaluation, 
 Steps of different kinds do different work, so a mean over them depends on which of them were
 recorded. Each kind gets figures of its own, and a regular sequence is a cycle.
 
-Steps: windows that partition time, from step markers or their substitutes.
-
 A step owns the work that it launched. It has a window on the host and one on the device (see
 `windows`), and the side that decides how long steps take tells its time. Partial and warm-up
 steps are excluded, each with its number and reason; outliers are not. If markers leave time between

@@ -1,7 +1,5 @@
 """The windows of steps on host and device.
 
-The two windows of each step: the host's and the device's.
-
     host     |launch 0|launch 1|launch 2|
     device       |work 0       |work 1       |work 2       |
 
