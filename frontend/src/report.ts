@@ -189,7 +189,7 @@ export interface Overview {
   memory: MemoryInfo | null;
   host_memory: HostMemoryInfo | null;
   program_memory: ProgramMemoryInfo | null;
-  top_operator: OperatorSummary | null;
+  costliest: CostlyWork[];
   samples_per_step: number | null;
   samples_per_s: number | null;
   tokens_per_step: number | null;
@@ -291,16 +291,19 @@ export interface MemoryPartInfo {
   bytes: number;
 }
 /**
- * All executions of one kind of operator in the used window, without the operators inside.
+ * All work of one name in the used window.
  *
  * This interface was referenced by `Document`'s JSON-Schema
- * via the `definition` "OperatorSummary".
+ * via the `definition` "CostlyWork".
  */
-export interface OperatorSummary {
+export interface CostlyWork {
   name: string;
+  is_idle: boolean;
+  place: string;
   count: number;
-  total_ns: number;
+  time_ns: number;
   share: number;
+  achieved_share: number | null;
 }
 /**
  * How an inference server generates tokens, on one rank; null is unknown.
@@ -813,6 +816,7 @@ export interface BriefReport {
   trust_reasons: string[];
   steps_left_out: string;
   breakdown: BriefPart[];
+  costliest: BriefWork[];
   first: string | null;
   findings: BriefFinding[];
   findings_truncated: number;
@@ -840,6 +844,19 @@ export interface BriefPart {
   cause: string;
   ns: number;
   share: number;
+}
+/**
+ * What takes a good part of the time.
+ *
+ * This interface was referenced by `Document`'s JSON-Schema
+ * via the `definition` "BriefWork".
+ */
+export interface BriefWork {
+  name: string;
+  is_idle: boolean;
+  place: string;
+  share: number;
+  needed: number | null;
 }
 /**
  * One change to make.

@@ -17,7 +17,7 @@ from tb_perfadvisor.comparison.run_facts import (
     ShapeUse,
 )
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.trace.program import variant_key
+from tb_perfadvisor.trace.names import variant_key
 from tb_perfadvisor.units import format_share
 
 FEW_STEPS = 3

@@ -23,7 +23,7 @@ from tb_perfadvisor.signals.core.precision import width_of_types
 from tb_perfadvisor.signals.work.hlo_work import batch_size
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.intervals import intersect, total_ns
-from tb_perfadvisor.trace.program import without_number
+from tb_perfadvisor.trace.names import without_number
 
 MAX_NAMES = 1_000
 """The first name left out takes less than a thousandth of all time."""

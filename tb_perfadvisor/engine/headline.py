@@ -18,17 +18,18 @@ from tb_perfadvisor.engine.analysis import (
 )
 from tb_perfadvisor.engine.combination import limits_of
 from tb_perfadvisor.rules.evidence.compilation import log_in_short
-from tb_perfadvisor.rules.evidence.instance import short_annotation
 from tb_perfadvisor.rules.evidence.memory import holders_in
 from tb_perfadvisor.rules.evidence.synchronization import wait_in_short
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
+from tb_perfadvisor.signals.efficiency.costliest_work import costliest_work
 from tb_perfadvisor.signals.host.idle import annotated_idle
 from tb_perfadvisor.signals.host.queued_waits import queued_waits
 from tb_perfadvisor.signals.recording.start_up import start_up
 from tb_perfadvisor.signals.snapshots.course import memory_course
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.trace.names import short_annotation
 from tb_perfadvisor.units import format_bytes, format_duration, format_share
 
 NOTABLE_SHARE = 0.2
@@ -193,11 +194,27 @@ def _where_time_goes(signals: Signals, whole: str, blind_spot: BlindSpot | None)
     else:
         doing = f"the device computes for {format_share(attribution.share(*COMPUTE))}"
     if blind_spot is None:
-        return f"Nothing stands out: {doing} of {whole}"
+        return f"Nothing stands out: {doing} of {whole}{_how_near(signals)}"
     return (
         f"{doing[0].upper()}{doing[1:]} of {whole}, but only {blind_spot.looked} of"
         f" {blind_spot.checks} checks could look: {blind_spot.reason}"
     )
+
+
+def _how_near(signals: Signals) -> str:
+    """How near to its limits the costliest work is, for the end of a sentence."""
+    work = [work for work in costliest_work(signals) if not work.is_idle]
+    if not work:
+        return ""
+    first = work[0]
+    share = format_share(first.time_ns / signals.attribution.window_ns)
+    at = f" at {first.place}" if first.place else ""
+    text = f", {share} of it in {first.name}{at}"
+    if first.achieved_share is None:
+        return text
+    if first.achieved_share >= 1:
+        return f"{text}, which is as fast as its work allows"
+    return f"{text}, whose work needs {format_share(first.achieved_share)} of that"
 
 
 def agreeing(findings: Sequence[RankedFinding]) -> tuple[RankedFinding, ...]:

@@ -33,7 +33,7 @@ def key_numbers(
     return [
         *_on_time(overview, steps),
         *_on_serving(overview.serving),
-        *(_on_device(overview, of) if on_device else _on_host(overview)),
+        *(_on_device(overview, of) if on_device else ()),
         *_on_waiting(overview, of, may_communicate=ranks > 1),
         *_on_scaling(overview.next_doubling),
         *_on_memory(overview, on_device=on_device),
@@ -209,21 +209,6 @@ def _on_device(overview: model.Overview, of: str) -> Iterator[model.KeyNumber]:
         definition="Share of device compute time in kernels that compute with 16-bit numbers "
         "(fp16, bf16), judged by kernel names and operand types. Kernels that show neither are "
         "unknown. Weights in fewer bits than they are multiplied in count by the arithmetic.",
-    )
-
-
-def _on_host(overview: model.Overview) -> Iterator[model.KeyNumber]:
-    top = overview.top_operator
-    if top is None:
-        return
-    yield _share(
-        "top-operator",
-        "Top operator",
-        top.share,
-        of="operator time",
-        notes=[top.name],
-        definition="The operator with the most time of its own: its duration without the operators "
-        "that it calls.",
     )
 
 

@@ -15,8 +15,8 @@ from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.signals.core.steps.windows import Side
 from tb_perfadvisor.signals.device.memory_use import memory_use, program_memory
+from tb_perfadvisor.signals.efficiency.costliest_work import costliest_work
 from tb_perfadvisor.signals.efficiency.utilization import throughput, utilization
-from tb_perfadvisor.signals.host.call_tree import host_operators
 from tb_perfadvisor.signals.ranks.parallel_dimensions import next_doubling
 from tb_perfadvisor.signals.recording.availability import (
     shows_communication,
@@ -113,7 +113,7 @@ def make_overview(signals: Signals) -> model.Overview:
         memory=_memory(signals),
         host_memory=_host_memory(signals),
         program_memory=_program_memory(signals),
-        top_operator=_top_operator(signals),
+        costliest=_costliest(signals),
         samples_per_step=flow.samples_per_step,
         samples_per_s=_per_second(flow.samples_per_step, signals),
         tokens_per_step=flow.tokens_per_step,
@@ -231,19 +231,19 @@ def _kinds(steps: Steps) -> dict[str, Any]:
     return {"kinds": kinds, "cycle_steps": steps.period, "cycle_ns": round(cycle_ns)}
 
 
-def _top_operator(signals: Signals) -> model.OperatorSummary | None:
-    operators = host_operators(signals)
-    all_ns = int(operators.self_ns.sum())
-    if not all_ns:
-        return None
-    by_kind = np.bincount(operators.name, weights=operators.self_ns)
-    top = int(np.argmax(by_kind))
-    return model.OperatorSummary(
-        name=operators.names[top],
-        count=int((operators.name == top).sum()),
-        total_ns=int(by_kind[top]),
-        share=float(by_kind[top]) / all_ns,
-    )
+def _costliest(signals: Signals) -> list[model.CostlyWork]:
+    return [
+        model.CostlyWork(
+            name=work.name,
+            is_idle=work.is_idle,
+            place=work.place,
+            count=work.count,
+            time_ns=work.time_ns,
+            share=work.time_ns / signals.attribution.window_ns,
+            achieved_share=work.achieved_share,
+        )
+        for work in costliest_work(signals)
+    ]
 
 
 def _host_memory(signals: Signals) -> model.HostMemoryInfo | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.signals.core.origins import user_line
-from tb_perfadvisor.trace.program import is_generated
+from tb_perfadvisor.trace.names import is_generated
 
 MAX_PLACES = 5
 RAN_AT_START = "the line that ran when the recording began"

@@ -1,16 +1,7 @@
-"""Programs that a trace embeds.
-
-Matches the names of kernels and operators between two runs, and shortens them for display.
-
-Equal names mean the same operation, but different names may, too. Libraries pick different variants
-of a kernel for different dtypes and sizes (`ampere_sgemm_128x64_tn`, `ampere_sgemm_128x128_tn`).
-Compilers and Keras number their operations afresh in each program (`fusion.12`,
-`triton_poi_fused_add_3`, `sequential_1/conv2d_3/Relu`).
-"""
+"""Programs that a trace embeds."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -130,80 +121,3 @@ class ProgramMemory(Struct, frozen=True):
         """All of it."""
         arguments = sum(size for _, size in self.arguments)
         return arguments + self.result_bytes + self.temporary_bytes + self.constant_bytes
-
-
-_SEPARATOR = re.compile(r"([._])")
-# Types as spelled in C++ and in the names of library kernels.
-_NUMBER_FORMAT = re.compile(
-    r"\b(?:(?<!\w::)(?:\w+::)*(?:__half2?|half(?:_t)?|Half|__nv_bfloat162?|bfloat16(?:_t)?|BFloat16"
-    r"|tfloat32_t|Float8\w*)|(?:float|double)[24]?)\b"
-    r"|(?<![a-zA-Z])(?:fp|bf|tf|f|e\dm)(?:8|16|32|64|\d)(?![a-zA-Z])"
-)
-_NUMBERING = re.compile(r"((?:_\d+)+)([/:]|$)?")
-_NUMBER = re.compile(r"\d+")
-_SPACE = re.compile(r"\s+")
-_RETURN_TYPE = re.compile(r"^void\s+")
-_ANONYMOUS = re.compile(r"\(anonymous namespace\)::|_GLOBAL__N__\w{0,200}::")
-_QUALIFIER = re.compile(r"\b(?:[a-zA-Z_]\w*::)+(?=[a-zA-Z_{])")
-
-
-def without_number(name: str) -> str:
-    """The name of an XLA operation without its number."""
-    parts = _SEPARATOR.split(name)
-    while len(parts) > 1 and (parts[-1] == "clone" or parts[-1].isdecimal()):
-        del parts[-2:]
-    return "".join(parts) or name
-
-
-def variant_key(name: str) -> str:
-    """A key that is equal for variants of one kernel: it ignores dtypes, sizes and numbering."""
-    key = _ANONYMOUS.sub("", _bare(name))
-    # Numbers count only at the end of a part of the name.
-    key = _NUMBERING.sub(lambda found: found[0] if found[2] is None else found[2], key)
-    key = _NUMBER_FORMAT.sub("T", key)
-    return _SPACE.sub("", _NUMBER.sub("#", key))
-
-
-def short_name(name: str) -> str:
-    """A kernel's name for display, without parameter list and namespaces."""
-    return _QUALIFIER.sub("", _ANONYMOUS.sub("", _bare(name))).replace("> >", ">>") or name
-
-
-def _bare(name: str) -> str:
-    """A demangled name without return type and parameter list."""
-    name = _RETURN_TYPE.sub("", name)
-    masked = _ANONYMOUS.sub(lambda match: "_" * len(match[0]), name)
-    depth = 0
-    for index, character in enumerate(masked):
-        depth += (character == "<") - (character == ">")
-        if character == "(" and depth == 0 and index > 0:
-            return name[:index].rstrip()
-    return name
-
-
-GENERATED_FILE = re.compile(
-    r"(?:^|[/\\])(?:torchinductor_[^/\\]{1,64}[/\\]|([a-z2-7]{2})[/\\]c\1[a-z2-7]{20,64}\.py\b)"
-)
-"""A path in Inductor's cache: below `torchinductor_USER`, or `ov/cov463….py` in a directory that
-the user chose. A file's name is `c` and a hash in base 32; its directory is the hash's first two
-characters (torch/_inductor/codecache.py, `get_path`)."""
-
-
-GENERATED_KERNEL = re.compile(r"triton_(?:poi|per|red|for|tem)_fused|triton__\d")
-"""A kernel that Inductor generated. The second is the name before PyTorch 2.2:
-torch/_inductor/config.py, `descriptive_names`."""
-
-
-def is_generated(path: str) -> bool:
-    """Whether a path, or a frame that begins with one, is of a generated file."""
-    return GENERATED_FILE.search(path) is not None
-
-
-_BLOCKING = re.compile(
-    r"^(?:p?poll|select|epoll_wait|read|recv(?:from|msg)?|futex|sem_\w*wait|pthread_cond_\w*wait)$"
-)
-
-
-def blocks_for_others(call: str) -> bool:
-    """Whether a thread waits for another thread or process in a call of the operating system."""
-    return bool(_BLOCKING.match(call))

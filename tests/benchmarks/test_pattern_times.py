@@ -33,7 +33,7 @@ def test_what_can_be_written_instead(pattern: str) -> None:
 
 def test_expressions_are_found_wherever_they_stand(all_expressions: list[Expression]) -> None:
     found = {(each.module.partition(".")[2], each.pattern) for each in all_expressions}
-    assert ("trace.program", r"\s+") in found  # a constant
+    assert ("trace.names", r"\s+") in found  # a constant
     assert ("ingest.xspace.interpret.detail_texts", "(?i)p2p|ptop|peer") in found  # in a table
     assert ("ingest.kernels.kernel_names", r"(?i)rotary|(?<![a-z])(?:fused_)?rope_|apply_rope") in (
         found

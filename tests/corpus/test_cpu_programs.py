@@ -8,32 +8,11 @@ import pytest
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.api import load
-from tb_perfadvisor.rules.compute.kernels import DominantOperators
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.input.loading import InputSharesCores
 from tb_perfadvisor.rules.launch.eager import ManyTinyOperators
 from tb_perfadvisor.rules.launch.optimizer import OptimizerLoop
 from tb_perfadvisor.testing import find
-
-
-def test_16_bit_products_on_a_processor_without_instructions_for_them(corpus: Path) -> None:
-    (run,) = load(corpus / "local-torch2.13-cpu/mlp_bf16_autocast")
-    (finding,) = find(DominantOperators, run, settings={"minimum_share": 0.33}) or ()
-    # Raw events: 15 aten::mm of 83.72 ms in each step of 109.56 ms, all of BFloat16.
-    assert "aten::mm (76.4 %)" in finding.summary
-    # INDEX: eleven times slower than the same program in 32 bits.
-    assert finding.remedies[0].text.startswith("Compare with 32 bits")
-    table = finding.evidence[0]
-    assert isinstance(table, Table)
-    assert table.rows[0][1] == "[[128,512],[512,512]]"
-
-
-@pytest.mark.parametrize(
-    "name", ["local-torch2.13-cpu/mlp_fp32", "local-tf-cpu/keras_prefetch_fast"]
-)
-def test_every_program_on_the_cpu_hears_where_its_time_goes(corpus: Path, name: str) -> None:
-    (run,) = load(corpus / name)
-    assert find(DominantOperators, run, settings={"minimum_share": 0.33})
 
 
 def test_a_single_tensor_optimizer_on_the_cpu(corpus: Path) -> None:

@@ -81,7 +81,11 @@ def test_long_texts_are_shortened_before_findings_are_dropped() -> None:
     assert brief.findings[0].title.endswith("…")
 
 
-@pytest.mark.parametrize("text", ["\x1b[31m" * 3000, "ß" * 9000, "\u202e" * 9000, "'" * 9000])
+@pytest.mark.parametrize(
+    "text",
+    ["\x1b[31m" * 3000, "ß" * 9000, "\u202e" * 9000, "'" * 9000],
+    ids=["escapes", "letters", "controls", "quotes"],
+)
 def test_no_name_makes_it_too_long(text: str) -> None:
     report = msgspec.structs.replace(sample("train"), run=text, session=text, headline=text)
     brief_of(*[report] * 30, path=text)

@@ -160,14 +160,20 @@ HEALTHY = """
             "make sure that CUPTI is available (no other profiler attached; driver option "
             "NVreg_RestrictProfilingToAdminUsers=0)",
         ),
-        (draw(ON_THE_CPU), "Nothing stands out: operators run for 100.0 % of each 10.0 ms step"),
+        (
+            draw(ON_THE_CPU),
+            "Nothing stands out: operators run for 100.0 % of each 10.0 ms step, 100.0 % of it in "
+            "aten::embedding_bag",
+        ),
         (
             draw(HEALTHY),
-            "Nothing stands out: the device computes for 100.0 % of each 5.00 ms step",
+            "Nothing stands out: the device computes for 100.0 % of each 5.00 ms step, "
+            "100.0 % of it in ampere_sgemm",
         ),
         (
             draw(HEALTHY, step_line=False),
-            "Nothing stands out: the device computes for 100.0 % of the 10.0 ms profiled",
+            "Nothing stands out: the device computes for 100.0 % of the 10.0 ms profiled, "
+            "100.0 % of it in ampere_sgemm",
         ),
     ],
     ids=["empty", "device missing", "cpu", "gpu", "no steps"],

@@ -27,11 +27,8 @@ def on_the_cpu() -> TraceBuilder:
 
 def test_a_program_on_the_cpu_shows_its_own_numbers() -> None:
     numbers = {number.id: number for number in report_of(on_the_cpu().build()).key_numbers}
-    assert list(numbers) == ["step-time", "top-operator", "input-wait"]
+    assert list(numbers) == ["step-time", "input-wait"]
     assert numbers["step-time"].value == ms(10)
-    # 12 of 16 ms.
-    assert (numbers["top-operator"].value, numbers["top-operator"].of) == (0.75, "operator time")
-    assert numbers["top-operator"].notes == ["aten::mm"]
     assert numbers["input-wait"].value is None
 
 
@@ -79,7 +76,6 @@ def test_what_a_device_program_lacks_is_unknown_not_absent() -> None:
     numbers = {number.id: number for number in report_of(trace).key_numbers}
     assert numbers["device-compute"].value == 0.5
     assert numbers["peak-memory"].value is None
-    assert "top-operator" not in numbers
     assert "exposed-communication" not in numbers  # one rank
 
 

@@ -124,10 +124,14 @@ def small_report() -> Report:
 def test_text_begins_with_headline_and_breakdown() -> None:
     lines = [line.rstrip() for line in render(small_report(), "text").splitlines()]
     # Launching: a quarter of an operator of 2 ms plus 20 us of latency; the rest is queued.
-    assert lines[:8] == [
+    assert lines[:12] == [
         "resnet",
         "One change could save 3.00 ms of each 10.0 ms step",
         "PyTorch · NVIDIA H100 80GB HBM3 · 2 steps (ProfilerStep) · synthetic profile",
+        "",
+        "Most of the time          Per step   Share",
+        "aten::mm                   5.00 ms  50.0 %",
+        "Waiting for input (idle)   4.00 ms  40.0 %",
         "",
         "Compute, 32-bit    5.00 ms  50.0 %  ███████████████",
         "Idle, work queued   480 µs   4.8 %  █",

@@ -6,7 +6,7 @@ import pytest
 
 from tb_perfadvisor.report.places import parse_place
 from tb_perfadvisor.signals.core.origins import user_line
-from tb_perfadvisor.trace.program import is_generated
+from tb_perfadvisor.trace.names import is_generated
 
 # From a recorded trace of Stable Diffusion 3.5 with xDiT.
 NAME = "ov/cov463qhi2m2kw6ldmzzijfv5t3cjjklfci3qly3nsw6upcskct3.py"

@@ -82,6 +82,7 @@ from tb_perfadvisor.contract.model.history import (
 )
 from tb_perfadvisor.contract.model.overview import (
     BreakdownPart,
+    CostlyWork,
     ExcludedStep,
     FlopInfo,
     HostMemoryInfo,
@@ -91,7 +92,6 @@ from tb_perfadvisor.contract.model.overview import (
     MemoryPartInfo,
     NextDoublingInfo,
     OperatorPlacement,
-    OperatorSummary,
     Overview,
     ProgramMemoryInfo,
     ReferenceInfo,

@@ -117,14 +117,23 @@ class HostMemoryInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Counted from the start of the recording; more may have been allocated before."""
 
 
-class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """All executions of one kind of operator in the used window, without the operators inside."""
+class CostlyWork(msgspec.Struct, frozen=True, kw_only=True):
+    """All work of one name in the used window."""
 
     name: str
+    """An operator, an operation of XLA, a kernel without either, a call on the host, or the cause
+    of time in which none was recorded; in short."""
+    is_idle: bool
+    """Whether nothing runs on the device meanwhile; without a device, no operator."""
+    place: str
+    """Source line, module or annotation of its longest execution; empty if unknown."""
     count: int
-    total_ns: int
+    time_ns: int
+    """Of the used window. What runs at the same time shares it in proportion to its durations."""
     share: float
-    """Of the time of all operators."""
+    achieved_share: float | None
+    """What its work needs of its time, at rates that large, well-shaped kernels reach. Above 1 if
+    caches or clever algorithms help; null if unknown, and for work too short to have a rate."""
 
 
 class FlopInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,8 +220,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """None if a device does the work, or if it was not recorded."""
     program_memory: ProgramMemoryInfo | None
     """None if no XLA program tells."""
-    top_operator: OperatorSummary | None
-    """The operator with the most time of its own; None if a device does the work."""
+    costliest: list[CostlyWork]
+    """What takes half of the used window, the costliest first; at most ten."""
     samples_per_step: float | None
     """Samples that one rank processes in each step; None if the shapes do not tell."""
     samples_per_s: float | None

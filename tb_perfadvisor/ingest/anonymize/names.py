@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from tb_perfadvisor.ingest.kernels.kernel_names import RECOGNIZED_WORDS
-from tb_perfadvisor.trace.program import is_generated
+from tb_perfadvisor.trace.names import is_generated
 
 WORD: Final = re.compile(r"[^\W\d_]+")
 _CAMEL: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")

@@ -22,7 +22,7 @@ from tb_perfadvisor.ingest.host_names import runtime_kind
 from tb_perfadvisor.ingest.nsight.database import FINISHED, Database, of_type
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
-from tb_perfadvisor.trace.program import blocks_for_others
+from tb_perfadvisor.trace.names import blocks_for_others
 
 Int64 = NDArray[np.int64]
 

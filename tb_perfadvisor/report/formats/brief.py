@@ -17,6 +17,9 @@ from tb_perfadvisor.version import VERSION
 MAX_BYTES = 4096
 MAX_FINDINGS = 5
 _MOST_REASONS = 3
+_MOST_WORK = 3
+_SHORT = 90
+"""Texts that are cut this much leave no room for more."""
 _LEAST_SHARE = 0.005
 """Smaller parts of the step are left out of the breakdown."""
 _ANY_PATH = "PATH"
@@ -55,6 +58,20 @@ class BriefPart(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     ns: int
     share: float
+
+
+class BriefWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What takes a good part of the time."""
+
+    name: str
+    is_idle: bool
+    """Whether nothing else runs meanwhile."""
+    place: str
+    """Source line, module or annotation; empty if unknown."""
+    share: float
+    """Of the step, or of the profile if it has no steps."""
+    needed: float | None
+    """What its work needs of its time at achievable rates; null if unknown."""
 
 
 class BriefSaving(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +126,8 @@ class BriefReport(msgspec.Struct, frozen=True, kw_only=True):
     """Which steps are not used, and why; empty if all are."""
     breakdown: list[BriefPart]
     """The largest first; parts below half a percent are left out."""
+    costliest: list[BriefWork]
+    """What takes half of the time, the costliest first."""
     first: str | None
     """The number of the finding to begin with; null if there is no advice to begin with."""
     findings: list[BriefFinding]
@@ -213,6 +232,16 @@ def make_brief(
             BriefPart(cause=part.cause, ns=part.total_ns // steps, share=round(part.share, 4))
             for part in parts
             if part.share >= _LEAST_SHARE
+        ],
+        costliest=[
+            BriefWork(
+                name=_cut(plain(work.name), min(length, 60)),
+                is_idle=work.is_idle,
+                place=_cut(plain(work.place), min(length, 80)),
+                share=round(work.share, 4),
+                needed=None if work.achieved_share is None else round(work.achieved_share, 3),
+            )
+            for work in report.overview.costliest[: _MOST_WORK if length > _SHORT else 0]
         ],
         first=first.number if first is not None else None,
         findings=[_finding(entry, command, length, with_snippets) for entry in shown],

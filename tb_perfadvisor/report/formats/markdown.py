@@ -12,6 +12,7 @@ from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of, f
 from tb_perfadvisor.report.formats.wording import (
     caption_line,
     checks_lines,
+    costliest_rows,
     format_cell,
     number_rows,
     place_line,
@@ -62,6 +63,7 @@ def head_blocks(report: model.Report) -> list[str]:
         for part in report.overview.breakdown
     ]
     first = first_entry(report)
+    heading, *rows = costliest_rows(report) or [()]
     return [
         f"**{escape(report.headline)}**",
         escape(caption_line(report)),
@@ -71,6 +73,7 @@ def head_blocks(report: model.Report) -> list[str]:
             if first is None
             else [f"**First:** {escape(first.finding.title)} (finding {first.number})"]
         ),
+        *([grid(heading, [tuple(map(escape, row)) for row in rows])] if rows else []),
         *([] if report.whole_run is None else [escape(" ".join(report.whole_run.sentences))]),
         *(
             [grid(("Where the time goes", "Time", "Share"), breakdown)]

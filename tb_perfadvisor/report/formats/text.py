@@ -24,6 +24,7 @@ from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of, f
 from tb_perfadvisor.report.formats.wording import (
     caption_line,
     checks_lines,
+    costliest_rows,
     format_cell,
     number_rows,
     place_line,
@@ -254,6 +255,7 @@ def _report(report: model.Report) -> RenderableType:
         WrappedText(caption_line(report), style="dim"),
         *_trust(report),
         *_first(report),
+        *_costliest(report),
         *_whole_run(report),
     ]
     # A memory snapshot has no time, but numbers.
@@ -306,6 +308,19 @@ def _whole_run(report: model.Report) -> list[RenderableType]:
     if report.whole_run is None:
         return []
     return [Text(), *(WrappedText(plain(line)) for line in report.whole_run.sentences)]
+
+
+def _costliest(report: model.Report) -> list[RenderableType]:
+    heading, *rows = costliest_rows(report) or [()]
+    if not rows:
+        return []
+    table = Table.grid(padding=(0, 2))
+    for label in heading:
+        table.add_column(justify="left" if label in ("Where", heading[0]) else "right")
+    table.add_row(*(Text(label, style="dim") for label in heading))
+    for row in rows:
+        table.add_row(*(WrappedText(cell) for cell in row))
+    return [Text(), table]
 
 
 def _breakdown(report: model.Report) -> RenderableType:

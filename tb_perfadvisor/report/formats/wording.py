@@ -8,6 +8,7 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.units import format_bytes, format_duration, format_rate, format_share
 
+_UNKNOWN = "–"
 _MOST_STEPS = 12
 """As many steps as fit into a line."""
 _MOST_REJECTED = 20
@@ -129,6 +130,39 @@ def number_rows(report: model.Report) -> list[tuple[str, str, str]]:
         )
         for number in report.key_numbers
     ]
+
+
+def costliest_rows(report: model.Report) -> list[tuple[str, ...]]:
+    """What takes most of the time, under a row of headings; columns that say nothing are left out.
+
+    Empty if nothing is known.
+    """
+    overview = report.overview
+    if not overview.costliest:
+        return []
+    steps = max(overview.steps, 1)
+    rows = [
+        ("Most of the time", "Per step" if overview.steps else "Time", "Share", "Needed", "Where"),
+        *(
+            (
+                plain(work.name) + " (idle)" * work.is_idle,
+                format_duration(work.time_ns / steps),
+                format_share(work.share),
+                _needed(work.achieved_share),
+                plain(work.place),
+            )
+            for work in overview.costliest
+        ),
+    ]
+    columns = zip(*rows, strict=True)
+    return list(zip(*(column for column in columns if {*column[1:]} - {"", _UNKNOWN}), strict=True))
+
+
+def _needed(share: float | None) -> str:
+    """The part of its time that work needs at achievable rates."""
+    if share is None:
+        return _UNKNOWN
+    return "all of it" if share >= 1 else f"{format_share(share)} of it"
 
 
 def place_line(place: model.Place) -> str:

@@ -9,14 +9,13 @@ from functools import cache
 import numpy as np
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.device_work import (
     costly_work,
     matrix_products_by_size,
     work_by_call_site,
 )
-from tb_perfadvisor.rules.evidence.instance import leading_names, short_name
 from tb_perfadvisor.rules.evidence.tables import (
     OperatorKind,
     costliest_groups,
@@ -34,93 +33,79 @@ from tb_perfadvisor.signals.device.device_work import (
     work_rows,
 )
 from tb_perfadvisor.signals.device.gathers import scatters
-from tb_perfadvisor.signals.host.call_tree import HostOperators, host_operators, source_line
+from tb_perfadvisor.signals.efficiency.costliest_work import CostlyWork, costliest_work
+from tb_perfadvisor.signals.host.call_tree import source_line
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.signals.work.layer_forms import multiplies_bfloat16
 from tb_perfadvisor.signals.work.matrix_kernels import fills_device, matrix_kernels
 from tb_perfadvisor.signals.work.roofline import (
-    BOUNDS,
     COMPUTE_BOUND,
     LATENCY_BOUND,
     MIN_KERNEL_NS,
     most_tiles,
     roofline,
 )
-from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
+from tb_perfadvisor.trace import EventKind, KernelFamily
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import NS_PER_S, format_share
 
 
 class DominantKernel(Rule):
-    """One kernel takes most of the step."""
+    """Work takes much longer than it needs."""
 
     id = "dominant-kernel"
-    title = "Speed up the kernel that takes most of the time"
-    needs = (Need.DEVICE_EVENTS, Need.KERNELS)
+    title = "Find out why this takes so much longer than its work needs"
+    needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.PEAKS)
     is_preview = False
 
-    minimum_share = Limit(0.5, "share", "Above half of the step, everything else comes second.")
+    minimum_share = Limit(
+        0.1, "share", "Time beyond what the work needs; of less, other advice says more."
+    )
+    maximum_achieved_share = Limit(
+        0.5, "share", "Kernels of libraries reach more than this, and so do fused ones."
+    )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        if len(signals.kernels) < 2:
-            return  # with a single kernel, there is nothing to point out
-        first = signals.kernels[0]
-        if self.is_minor(first.total_ns, signals):
-            return
-        trace, rows = signals.trace, work_rows(signals)
-        executions = rows[trace.events.kind[rows] == EventKind.KERNEL]
-        executions = executions[
-            [trace.strings[name] == first.name for name in trace.events.name[executions].tolist()]
-        ]
-        cost_ns = trace.events.duration_ns[executions]
-        yield Finding(
-            instance=short_name(first.name),
-            summary=(
-                f"{per_step(first.total_ns, signals)} goes into one kernel, {first.name[:120]}"
-                f"{_position(signals, executions)}."
-            ),
-            evidence=(
-                work_by_call_site("Operators that launch it", signals, executions, cost_ns),
-                costliest("Longest executions", signals.worker, executions, cost_ns),
-            ),
-            remedies=advise("look-at-kernel"),
-            severity="low",
-        )
+        for work in sorted(costliest_work(signals), key=_excess_ns, reverse=True)[:1]:
+            needed, excess_ns = work.achieved_share, _excess_ns(work)
+            if self.is_minor(round(excess_ns), signals):
+                return
+            if needed is None or needed >= self.maximum_achieved_share:
+                return
+            cost_ns = signals.trace.events.duration_ns[work.rows]
+            yield Finding(
+                instance=f"{work.name} at {work.place}" if work.place else work.name,
+                summary=(
+                    f"{per_step(work.time_ns, signals)} goes into {work.name}, whose work needs"
+                    f" {format_share(needed)} of that at achievable rates (bound by {work.bound})."
+                ),
+                evidence=(
+                    work_by_call_site("Operators that launch it", signals, work.rows, cost_ns),
+                    costliest("Longest executions", signals.worker, work.rows, cost_ns),
+                ),
+                remedies=advise("look-at-kernel"),
+                severity="low" if excess_ns < signals.attribution.window_ns / 2 else "medium",
+            )
 
 
-def _position(signals: Signals, rows: Int32) -> str:
-    """Describe its place on the roofline; empty if that is unknown."""
-    rooflines, durations = roofline(signals), signals.trace.events.duration_ns
-    is_known = is_in(rooflines.rows, rows) & ~np.isnan(rooflines.achievable_ns)
-    duration_ns = durations[rooflines.rows[is_known]]
-    if not duration_ns.sum() or duration_ns.sum() < durations[rows].sum() / 2:
-        return ""
-    share = float(rooflines.achievable_ns[is_known].sum() / duration_ns.sum())
-    bound = rooflines.bound[is_known]
-    main_bound = max(BOUNDS, key=lambda code: int(duration_ns[bound == code].sum()))
-    by = f"(bound by {BOUNDS[main_bound]})"
-    # Caches, and rates that are a little better than assumed, make some kernels faster.
-    if share >= 1:
-        return f", which is as fast as its work allows {by}"
-    return f", which reaches {format_share(share)} of its achievable rate {by}"
+def _excess_ns(work: CostlyWork) -> float:
+    """Time beyond what the work needs; 0 if that is unknown."""
+    return work.time_ns * max(1 - (1.0 if work.achieved_share is None else work.achieved_share), 0)
 
 
 _FEW = 3
-_NARROW = ("bfloat16", "half", "float16")
 _MOVING = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "Cast"})
 """Operators that compute nothing (tensorflow/core/ops: sendrecv_ops, math_ops)."""
-_OVER_THREADS = " Times are added up over the threads that run operators in parallel."
 
 
 class DominantOperators(Rule):
-    """Few operators take most of the step."""
+    """In tables that sum up operators, few take most of the time, or those that move tensors."""
 
     id = "dominant-operators"
     title = "Speed up the operators that take most of the time"
     reads_sums = True
-    needs = (Need.WORK, Need.HOST_EVENTS)
-    needs_of_sums = (Need.OPERATOR_SUMS,)
+    needs = (Need.OPERATOR_SUMS,)
     is_preview = False
 
     minimum_share = Limit(
@@ -132,6 +117,7 @@ class DominantOperators(Rule):
     """Feeding a step and fetching its loss takes less than a tenth of its operators."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
+<<<<<<< HEAD
         if signals.trace.totals is not None:
             yield from self._of_sums(signals)
             return
@@ -167,6 +153,8 @@ class DominantOperators(Rule):
         )
 
     def _of_sums(self, signals: Signals) -> Iterable[Finding]:
+=======
+>>>>>>> b58928f6 (Name what takes half of the time in the first lines, and what its work needs)
         """Yield a finding for each side whose operators mostly move tensors, or are few."""
         for on_device in (True, False):
             kinds = operator_kinds(signals, on_device=on_device)
@@ -199,47 +187,6 @@ def _changes(kinds: Sequence[OperatorKind]) -> tuple[str, ...]:
     types = [kind.type for kind in kinds]
     changes = ("convert-once" if type_ == "Cast" else "operators-on-one-device" for type_ in types)
     return tuple(dict.fromkeys(changes))
-
-
-def _is_narrow(trace: Trace, rows: Int32) -> bool:
-    """Whether most of these operators compute in 16 bits."""
-    dtypes = trace.by_event(trace.operators.row, trace.operators.dtypes, -1)[rows]
-    narrow = [any(name in trace.text(int(d)).lower() for name in _NARROW) for d in dtypes.tolist()]
-    return 2 * sum(narrow) > len(rows)
-
-
-def _by_caller(signals: Signals, operators: HostOperators) -> Table:
-    """Own time of operators by input shapes, module and source line."""
-    rows, origins, trace = operators.rows, signals.origins, signals.trace
-    shapes = trace.by_event(trace.operators.row, trace.operators.shapes, -1)[rows]
-    first, group = group_rows(operators.name, shapes, origins.module[rows], origins.line[rows])
-    count = np.bincount(group, minlength=len(first))
-    self_ns = np.bincount(group, weights=operators.self_ns, minlength=len(first)).astype(np.int64)
-    order = np.argsort(-self_ns, kind="stable").tolist()
-    return Table(
-        "Operators by their own time",
-        (
-            Column("name", "Operator"),
-            Column("shapes", "Input shapes"),
-            Column("module", "Module"),
-            Column("line", "Source line"),
-            Column("count", "Count", "count"),
-            Column("own_ns", "Own time", "ns"),
-            Column("share", "Of the steps", "share"),
-        ),
-        tuple(
-            (
-                operators.names[operators.name[first[i]]],
-                trace.text(int(shapes[first[i]])) or None,
-                origins.module_of(int(rows[first[i]])),
-                origins.line_of(int(rows[first[i]])),
-                int(count[i]),
-                int(self_ns[i]),
-                share_of_window(int(self_ns[i]), signals),
-            )
-            for i in order
-        ),
-    )
 
 
 class LowOccupancy(Rule):

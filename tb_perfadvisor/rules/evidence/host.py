@@ -30,7 +30,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
-from tb_perfadvisor.trace.program import is_generated
+from tb_perfadvisor.trace.names import is_generated
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration, format_share
 

@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.rules.amounts import per_step
-from tb_perfadvisor.rules.evidence.instance import short_annotation, short_name
 from tb_perfadvisor.rules.finding import Cell, Column, Events, Saving, Table, costliest
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.host.queued_waits import QueuedWait, QueuedWaits
@@ -21,6 +20,7 @@ from tb_perfadvisor.signals.host.waits import (
     wait_prices,
 )
 from tb_perfadvisor.trace import CopyDirection
+from tb_perfadvisor.trace.names import short_annotation, short_name
 from tb_perfadvisor.trace.tables import Int64
 
 

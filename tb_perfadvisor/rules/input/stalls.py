@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.instance import fetch_name, short_name
+from tb_perfadvisor.rules.evidence.instance import fetch_name
 from tb_perfadvisor.rules.evidence.tables import events_by_name, made_tables, series_by_step
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import changes_of_parallel_map
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Saving, Series, Table, costliest
@@ -33,6 +33,7 @@ from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
+from tb_perfadvisor.trace.names import short_name
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.whatif import Remove, shrink

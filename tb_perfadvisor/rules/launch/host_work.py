@@ -25,7 +25,6 @@ from tb_perfadvisor.rules.evidence.host import (
     longest_stretch,
     seen_most,
 )
-from tb_perfadvisor.rules.evidence.instance import short_name
 from tb_perfadvisor.rules.evidence.tables import (
     equal_part,
     events_by_name,
@@ -70,6 +69,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
+from tb_perfadvisor.trace.names import short_name
 from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.whatif import Remove
 

@@ -20,7 +20,6 @@ from tb_perfadvisor.rules.evidence.host import (
     lines_tables,
     stretch,
 )
-from tb_perfadvisor.rules.evidence.instance import short_name
 from tb_perfadvisor.rules.evidence.tables import (
     events_by_name,
     operator_kinds,
@@ -65,7 +64,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
-from tb_perfadvisor.trace.program import GENERATED_KERNEL
+from tb_perfadvisor.trace.names import GENERATED_KERNEL, short_name
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.whatif import Remove

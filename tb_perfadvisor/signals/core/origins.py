@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
+from tb_perfadvisor.trace.names import is_generated
 from tb_perfadvisor.trace.nesting import nearest
-from tb_perfadvisor.trace.program import is_generated
 from tb_perfadvisor.trace.tables import Int32
 
 MODULE = "nn.Module: "

@@ -15,7 +15,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
-from tb_perfadvisor.trace.program import blocks_for_others
+from tb_perfadvisor.trace.names import blocks_for_others
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _WAITS_FOR_WORKERS = "_MultiProcessingDataLoaderIter"

@@ -21,7 +21,7 @@ from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.exposed_communication import gathered_once
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
-from tb_perfadvisor.trace.program import GENERATED_FILE, GENERATED_KERNEL
+from tb_perfadvisor.trace.names import GENERATED_FILE, GENERATED_KERNEL
 
 
 class Aspect(Enum):

@@ -57,6 +57,7 @@ export function Breakdown({ report, captureId }: Props): JSX.Element {
           </li>
         ))}
       </ul>
+      <Costliest report={report} />
       {part ? (
         <Below name="cause">
           <Stretches key={part.cause} part={part} report={report} captureId={captureId} />
@@ -75,6 +76,26 @@ export function Breakdown({ report, captureId }: Props): JSX.Element {
         )
       )}
     </section>
+  );
+}
+
+/** What takes half of the time, by name, and what its work needs of that. */
+function Costliest({ report }: { report: Report }): JSX.Element | null {
+  const { costliest } = report.overview;
+  if (costliest.length === 0) return null;
+  return (
+    <p class="costliest muted">
+      Most of the time:{" "}
+      {costliest.map(({ name, place, is_idle: isIdle, share, achieved_share: needed }, at) => (
+        <span key={`${name} ${isIdle}`} title={place}>
+          {at > 0 && ", "}
+          <code>{name}</code> {formatShare(share)}
+          {isIdle && " idle"}
+          {needed !== null && (needed >= 1 ? " (needs all of it)" : ` (needs ${formatShare(needed)} of it)`)}
+          {place && ` at ${place}`}
+        </span>
+      ))}
+    </p>
   );
 }
 

@@ -27,7 +27,7 @@ from tb_perfadvisor.ingest.kineto.decode.event_roles import (
 )
 from tb_perfadvisor.ingest.kineto.decode.schema import Arguments, Event
 from tb_perfadvisor.trace.assembler import Interned
-from tb_perfadvisor.trace.program import is_generated
+from tb_perfadvisor.trace.names import is_generated
 
 
 def indices(lookup: dict[Any, int], values: list[Any]) -> NDArray[np.int32]:

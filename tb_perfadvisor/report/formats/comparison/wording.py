@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.trace.program import short_name
+from tb_perfadvisor.trace.names import unqualified
 from tb_perfadvisor.units import (
     format_bytes,
     format_duration,
@@ -131,7 +131,7 @@ def finding_cells(finding: model.FindingChange) -> tuple[str, str, str, str, str
 
 def operation_cells(change: model.OperationChange) -> tuple[str, str, str, str]:
     """Name, base time, target time and change of a kernel or operator."""
-    name = short_name(change.name) if change.family is not None else _without_type(change.name)
+    name = unqualified(change.name) if change.family is not None else _without_type(change.name)
     return (
         ("~ " if change.target_name is not None else "") + plain(name),
         "new" if change.base_ns is None else format_duration(change.base_ns),

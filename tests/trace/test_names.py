@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.trace.program import short_name, variant_key, without_number
+from tb_perfadvisor.trace.names import (
+    short_annotation,
+    short_name,
+    unqualified,
+    variant_key,
+    without_number,
+)
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<{0}>, "
@@ -90,5 +96,47 @@ def test_numbers_of_xla_operations(name: str, stem: str) -> None:
         ("(odd)", "(odd)"),
     ],
 )
+def test_unqualified_names(name: str, short: str) -> None:
+    assert unqualified(name) == short
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("aten::mm", "aten::mm"),
+        ("PjitFunction(<lambda>)", "PjitFunction(<lambda>)"),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::Fill<float> >(int)",
+            "at::native::vectorized_elementwise_kernel",
+        ),
+        ("replica_6/bert/embeddings/GatherV2/Cast:Cast", "GatherV2/Cast"),
+        ("random_uniform/RandomUniform:RandomUniform", "random_uniform/RandomUniform"),
+        ("conv/BiasAdd:Add", "conv/BiasAdd:Add"),
+        ("Iterator::Root::Prefetch::MapAndBatch", "MapAndBatch"),
+        ("Iterator::Model::ParallelMapV2[0]", "ParallelMapV2"),
+        ("$time sleep", "time.sleep"),
+        ("$train.py:12 step", "train.py:12 step"),
+        ("/tmp/cache/ov/model.py(2533): call", "ov/model.py:2533 call"),
+        ("k" * 60, "k" * 47 + "…"),
+    ],
+)
 def test_short_names(name: str, short: str) -> None:
     assert short_name(name) == short
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("## forward ##", "forward"),
+        ("forward", "forward"),
+        # From tracelens/inference_vllm_decode_full_capture.
+        (
+            "## Call CompiledFxGraph f4ii27ddivzklxr54hd45chngp247rp2ytmjxpq3f55wet4szuh7 ##",
+            "Call CompiledFxGraph",
+        ),
+        ("Optimizer.step#AdamW.step", "Optimizer.step#AdamW.step"),
+        ("####", "####"),
+    ],
+)
+def test_short_annotations(name: str, short: str) -> None:
+    assert short_annotation(name) == short

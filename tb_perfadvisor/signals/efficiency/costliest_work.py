@@ -1,0 +1,242 @@
+"""Where the time goes, by name, and how far that work is from what it needs.
+
+Each moment of the used window belongs to what runs in it: to the device's work, by the operator
+that launched it; else to the innermost call of the thread that runs the steps. Work that runs at
+the same time shares the moments in proportion to its durations, so the shares add up to at most 1.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.signals.core.causes import BUSY, Cause
+from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
+from tb_perfadvisor.signals.host.call_tree import (
+    host_operators,
+    operator_kind,
+    place_of,
+    self_time,
+)
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.work.roofline import BOUNDS, LATENCY_BOUND, roofline
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, unique_inverse
+from tb_perfadvisor.trace.intervals import intersect, minus, total_ns, union
+from tb_perfadvisor.trace.names import short_annotation, short_name, without_number
+from tb_perfadvisor.trace.tables import Int32, Int64
+
+NAMED_SHARE = 0.5
+"""Name what takes at least half of the time."""
+MAX_NAMED = 10
+"""More lines are no summary."""
+_LEAST_SHARE = 0.02
+"""Of the time; less is not worth a line."""
+KNOWN_SHARE = 0.8
+"""Of a name's time must be in work whose limits are known."""
+
+_WRAPPER = re.compile(
+    r"Compiled ?(?:Region|Function|FxGraph)|^(?:torch::)?autograd::|[Cc]uda_?[Gg]raph"
+    r"|^record_param_comms$"
+)
+"""Operators that run whatever was compiled or captured: what they launch tells more."""
+
+
+class CostlyWork(Struct, frozen=True):
+    """All work of one name in the used window."""
+
+    name: str
+    """An operator, an operation of XLA, a kernel without either, a call on the host, or the cause
+    of time in which none was recorded; in short."""
+    is_idle: bool
+    """Whether nothing runs on the device meanwhile; without a device, no operator."""
+    place: str
+    """Source line, module or annotation of its longest execution; empty if unknown."""
+    count: int
+    time_ns: int
+    """Of the used window."""
+    achieved_share: float | None
+    """What its work needs of its time, at rates that large, well-shaped kernels reach. Above 1 if
+    caches or clever algorithms help; None if unknown, and for work too short to have a rate."""
+    bound: str
+    """What bounds most of it: compute, memory or latency; empty if unknown."""
+    rows: Int32
+    """Its executions; none of sums."""
+
+
+class _Names(Struct, frozen=True):
+    """The names of some executions."""
+
+    index: Int32
+    """Index into `texts`; shape (n,)."""
+    texts: tuple[str, ...]
+
+
+@memoized
+def costliest_work(signals: Signals) -> tuple[CostlyWork, ...]:
+    """What takes half of the used window, the costliest first, at most `MAX_NAMED`.
+
+    The costliest work is always among it, and what the host does most while nothing runs.
+    """
+    window_ns = signals.attribution.window_ns
+    if not window_ns:
+        return ()
+    found = [*_working(signals), *_idle(signals)]
+    found.sort(key=lambda work: -work.time_ns)
+    least_ns = _LEAST_SHARE * window_ns
+    named: list[CostlyWork] = []
+    covered_ns = 0
+    for work in found:
+        is_first = all(work.is_idle != other.is_idle for other in named)
+        is_needed = covered_ns < NAMED_SHARE * window_ns and len(named) < MAX_NAMED
+        is_large = work.time_ns >= least_ns
+        if (is_large and (is_needed or is_first)) or (is_first and not work.is_idle):
+            named.append(work)
+            covered_ns += work.time_ns
+    return tuple(named)
+
+
+def _working(signals: Signals) -> list[CostlyWork]:
+    """What runs on the device, or the operators of a program without one."""
+    attribution, trace = signals.attribution, signals.trace
+    if trace.totals is not None:
+        busy_ns = sum(attribution.total_ns(cause) for cause in BUSY)
+        all_ns = max(sum(kernel.total_ns for kernel in signals.kernels), busy_ns, 1)
+        return [
+            _without_rows(
+                short_name(kernel.name), False, kernel.count, kernel.total_ns * busy_ns // all_ns
+            )
+            for kernel in signals.kernels
+        ]
+    if signals.device.is_host_only:
+        operators = host_operators(signals)
+        working_ns = attribution.total_ns(Cause.HOST_COMPUTE)
+        names = _Names(operators.name, tuple(map(short_name, operators.names)))
+        return _by_name(signals, operators.rows, operators.self_ns, names, working_ns)
+    rows, events = work_rows(signals), trace.events
+    duration_ns = np.minimum(events.end_ns[rows], attribution.window_end_ns)
+    duration_ns = duration_ns - np.maximum(events.start_ns[rows], attribution.window_start_ns)
+    own_ns = np.zeros(len(events), dtype=np.int64)
+    own_ns[rows] = duration_ns
+    inner = events.parent[rows] >= 0
+    # What runs in a loop is not the loop's own.
+    np.subtract.at(own_ns, events.parent[rows][inner], duration_ns[inner])
+    duration_ns = np.maximum(own_ns[rows], 0)
+    working_ns = sum(attribution.total_ns(cause) for cause in BUSY)
+    return _by_name(signals, rows, duration_ns, _names(signals, rows), working_ns)
+
+
+def _names(signals: Signals, rows: Int32) -> _Names:
+    """Device events by the operators that they do the work of, or else by their own names.
+
+    Operations of XLA with one opcode and one source line are together: their numbers say nothing.
+    """
+    trace = signals.trace
+    names, operator = trace.events.name, operators_of(signals, rows)
+    called = distinct(names[operator[operator >= 0]])
+    texts = trace.texts(called)
+    wrappers = called[[_WRAPPER.search(text) is not None for text in texts]]
+    is_operator = (operator >= 0) & ~is_in(names[operator], wrappers)
+    name = np.where(is_operator, names[operator], names[rows])
+    operation = trace.operations(rows)
+    is_xla = operation >= 0
+    line = np.full(len(rows), -1)
+    line[is_xla] = trace.hlo.source_line[operation[is_xla]]
+    first, group = group_rows(name, is_xla, is_operator, line)
+    index_of: dict[tuple[str, int], int] = {}
+    code = []
+    for row in first.tolist():
+        text = trace.strings[name[row]]
+        if is_xla[row]:
+            text = without_number(text)
+        elif is_operator[row]:
+            text = operator_kind(text)
+        code.append(index_of.setdefault((short_name(text), int(line[row])), len(index_of)))
+    return _Names(np.array(code, dtype=np.int32)[group], tuple(text for text, _ in index_of))
+
+
+def _idle(signals: Signals) -> list[CostlyWork]:
+    """What the thread of the steps does while nothing runs, or else why nothing does."""
+    attribution, trace = signals.attribution, signals.trace
+    waiting = attribution.intervals[Cause.INPUT]
+    gaps = attribution.idle
+    idle = minus(union(gaps.start_ns, gaps.end_ns), waiting)
+    calls = self_time(trace, signals.step_track, idle)
+    events = trace.events
+    called = intersect(idle, union(events.start_ns[calls.rows], events.end_ns[calls.rows]))
+    unique, inverse = unique_inverse(events.name[calls.rows])
+    names = _Names(
+        inverse.astype(np.int32), tuple(short_name(text) for text in trace.texts(unique))
+    )
+    found = _by_name(signals, calls.rows, calls.row_self_ns, names, total_ns(called), is_idle=True)
+    for cause in Cause:
+        if cause not in (*BUSY, Cause.HOST_COMPUTE):
+            spans = minus(attribution.intervals[cause], called)
+            found.append(_without_rows(cause.label, True, len(spans), total_ns(spans)))
+    return found
+
+
+def _without_rows(name: str, is_idle: bool, count: int, time_ns: int) -> CostlyWork:
+    return CostlyWork(name, is_idle, "", count, time_ns, None, "", np.empty(0, dtype=np.int32))
+
+
+def _by_name(
+    signals: Signals,
+    rows: Int32,
+    duration_ns: Int64,
+    names: _Names,
+    time_ns: int,
+    *,
+    is_idle: bool = False,
+) -> list[CostlyWork]:
+    """Executions by name, which together have `time_ns` of the used window.
+
+    `rows` and `duration_ns` have shape (n,).
+    """
+    all_ns = int(duration_ns.sum())
+    if not all_ns:
+        return []
+    total_ns = np.bincount(names.index, weights=duration_ns)
+    count = np.bincount(names.index)
+    found = []
+    for place in np.argsort(-total_ns, kind="stable")[:MAX_NAMED].tolist():
+        own = np.flatnonzero(names.index == place)
+        longest = int(rows[own[np.argmax(duration_ns[own])]])
+        achieved, bound = (
+            (None, "") if is_idle or signals.device.is_host_only else _limits(signals, rows[own])
+        )
+        found.append(
+            CostlyWork(
+                name=names.texts[place],
+                is_idle=is_idle,
+                place=_place(signals, longest, names.texts[place]),
+                count=int(count[place]),
+                time_ns=round(time_ns * float(total_ns[place]) / all_ns),
+                achieved_share=achieved,
+                bound=bound,
+                rows=rows[own],
+            )
+        )
+    return found
+
+
+def _place(signals: Signals, row: int, name: str) -> str:
+    """Where an execution comes from, in short; empty if that says no more than its name."""
+    place = short_annotation(place_of(signals, row) or "")
+    return "" if short_name(place) == name or "::" in place else place
+
+
+def _limits(signals: Signals, rows: Int32) -> tuple[float | None, str]:
+    """What some executions need of their time, and what bounds most of it."""
+    found, durations = roofline(signals), signals.trace.events.duration_ns
+    entry = np.searchsorted(found.rows, rows)
+    known = entry[~np.isnan(found.achievable_ns[entry])]
+    known_ns = durations[found.rows[known]]
+    if not known_ns.sum() or known_ns.sum() < KNOWN_SHARE * durations[rows].sum():
+        return None, ""
+    bound = max(BOUNDS, key=lambda code: int(known_ns[found.bound[known] == code].sum()))
+    if bound == LATENCY_BOUND:
+        return None, BOUNDS[bound]
+    return float(found.achievable_ns[known].sum() / known_ns.sum()), BOUNDS[bound]

@@ -1,0 +1,129 @@
+"""Names of kernels, operators, files and calls: what they say, and how to show them.
+
+Equal names mean the same operation, but different names may, too. Libraries pick different variants
+of a kernel for different dtypes and sizes (`ampere_sgemm_128x64_tn`, `ampere_sgemm_128x128_tn`).
+Compilers and Keras number their operations afresh in each program (`fusion.12`,
+`triton_poi_fused_add_3`, `sequential_1/conv2d_3/Relu`).
+"""
+
+from __future__ import annotations
+
+import re
+
+_SEPARATOR = re.compile(r"([._])")
+# Types as spelled in C++ and in the names of library kernels.
+_NUMBER_FORMAT = re.compile(
+    r"\b(?:(?<!\w::)(?:\w+::)*(?:__half2?|half(?:_t)?|Half|__nv_bfloat162?|bfloat16(?:_t)?|BFloat16"
+    r"|tfloat32_t|Float8\w*)|(?:float|double)[24]?)\b"
+    r"|(?<![a-zA-Z])(?:fp|bf|tf|f|e\dm)(?:8|16|32|64|\d)(?![a-zA-Z])"
+)
+_NUMBERING = re.compile(r"((?:_\d+)+)([/:]|$)?")
+_NUMBER = re.compile(r"\d+")
+_SPACE = re.compile(r"\s+")
+_RETURN_TYPE = re.compile(r"^void\s+")
+_ANONYMOUS = re.compile(r"\(anonymous namespace\)::|_GLOBAL__N__\w{0,200}::")
+_QUALIFIER = re.compile(r"\b(?:[a-zA-Z_]\w*::)+(?=[a-zA-Z_{])")
+
+
+def without_number(name: str) -> str:
+    """The name of an XLA operation without its number."""
+    parts = _SEPARATOR.split(name)
+    while len(parts) > 1 and (parts[-1] == "clone" or parts[-1].isdecimal()):
+        del parts[-2:]
+    return "".join(parts) or name
+
+
+def variant_key(name: str) -> str:
+    """A key that is equal for variants of one kernel: it ignores dtypes, sizes and numbering."""
+    key = _ANONYMOUS.sub("", _bare(name))
+    # Numbers count only at the end of a part of the name.
+    key = _NUMBERING.sub(lambda found: found[0] if found[2] is None else found[2], key)
+    key = _NUMBER_FORMAT.sub("T", key)
+    return _SPACE.sub("", _NUMBER.sub("#", key))
+
+
+def unqualified(name: str) -> str:
+    """A kernel's name without parameter list and namespaces, but with template arguments."""
+    return _QUALIFIER.sub("", _ANONYMOUS.sub("", _bare(name))).replace("> >", ">>") or name
+
+
+def _bare(name: str) -> str:
+    """A demangled name without return type and parameter list."""
+    name = _RETURN_TYPE.sub("", name)
+    masked = _ANONYMOUS.sub(lambda match: "_" * len(match[0]), name)
+    depth = 0
+    for index, character in enumerate(masked):
+        depth += (character == "<") - (character == ">")
+        if character == "(" and depth == 0 and index > 0:
+            return name[:index].rstrip()
+    return name
+
+
+_MOST_OF_NAME = 48
+_TILES = re.compile(r"(?<=\w)_[a-zA-Z]*\d+x\d+\S*$")
+"""The sizes in the name of a library's kernel, and what follows: `_MT256x208x64_MI16x16x1_…`."""
+_ITERATOR = re.compile(r"^Iterator(?:::\w+)*::(\w+)(?:\[.*\])?$")
+"""tf.data names each iterator with all that lie around it: `Iterator::Root::Prefetch::Map`."""
+_REPEATED = re.compile(r"(^|/)(\w+):\2$")
+"""TensorFlow names an operation and its type: `random_uniform/RandomUniform:RandomUniform`."""
+_PYTHON_FRAME = re.compile(r"^(.+\.pyx?)\((\d+)\): ")
+"""PyTorch's tracer: `models/net.py(57): forward`."""
+_BUILT_IN = re.compile(r"^\$(\w+) (\w+)$")
+"""JAX's tracer marks Python by a dollar sign, and gives no file for C functions: `$time sleep`."""
+_HASH = re.compile(r"(?<!\s)\s*\b(?=\w*\d)[a-z0-9]{24,}\b")
+_FEWEST = 4
+"""A name before `<` or `(` that is shorter is part of a longer one: `<lambda>`."""
+
+
+def short_name(name: str) -> str:
+    """A name of a kernel, operator or function without C++ types and parameters, and not too long.
+
+    A path keeps its last two parts.
+    """
+    name = _ANONYMOUS.sub("", _RETURN_TYPE.sub("", name))
+    if "::" in name or name.endswith((")", ">")):
+        ends = [name.find(mark) for mark in "<(" if name.find(mark) >= _FEWEST]
+        # A call of a jitted function names it in parentheses: `PjitFunction(train_step)`.
+        if ends and "::" in name:
+            name = name[: min(ends)]
+    name = _TILES.sub("", name)
+    name = _ITERATOR.sub(r"\1", name)
+    name = _REPEATED.sub(r"\1\2", name)
+    name = _PYTHON_FRAME.sub(r"\1:\2 ", name)
+    name = _BUILT_IN.sub(r"\1.\2", name).removeprefix("$")
+    if name.count("/") > 1:
+        name = "/".join(name.split("/")[-2:])
+    return name if len(name) <= _MOST_OF_NAME else f"{name[: _MOST_OF_NAME - 1]}…"
+
+
+def short_annotation(name: str) -> str:
+    """An annotation without ornaments and hashes: `## forward ##`, `Call CompiledFxGraph f4ii…`."""
+    return _HASH.sub("", name.strip("# ")).strip() or name
+
+
+GENERATED_FILE = re.compile(
+    r"(?:^|[/\\])(?:torchinductor_[^/\\]{1,64}[/\\]|([a-z2-7]{2})[/\\]c\1[a-z2-7]{20,64}\.py\b)"
+)
+"""A path in Inductor's cache: below `torchinductor_USER`, or `ov/cov463….py` in a directory that
+the user chose. A file's name is `c` and a hash in base 32; its directory is the hash's first two
+characters (torch/_inductor/codecache.py, `get_path`)."""
+
+
+GENERATED_KERNEL = re.compile(r"triton_(?:poi|per|red|for|tem)_fused|triton__\d")
+"""A kernel that Inductor generated. The second is the name before PyTorch 2.2:
+torch/_inductor/config.py, `descriptive_names`."""
+
+
+def is_generated(path: str) -> bool:
+    """Whether a path, or a frame that begins with one, is of a generated file."""
+    return GENERATED_FILE.search(path) is not None
+
+
+_BLOCKING = re.compile(
+    r"^(?:p?poll|select|epoll_wait|read|recv(?:from|msg)?|futex|sem_\w*wait|pthread_cond_\w*wait)$"
+)
+
+
+def blocks_for_others(call: str) -> bool:
+    """Whether a thread waits for another thread or process in a call of the operating system."""
+    return bool(_BLOCKING.match(call))
