@@ -28,7 +28,7 @@ BUDGET = {
     # up to a fifth too short.
     # Documents of one file are traces of their own: ranks that append to one file were lost.
     # A comparison of totals, and waits for worker processes, which were called slow launches.
-    "lines of Python and TOML": ,
+    "lines of Python and TOML": 126_917,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

@@ -36,7 +36,6 @@ from tb_perfadvisor.signals.device.gathers import scatters
 from tb_perfadvisor.signals.efficiency.costliest_work import CostlyWork, costliest_work
 from tb_perfadvisor.signals.host.call_tree import source_line
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
-from tb_perfadvisor.signals.work.layer_forms import multiplies_bfloat16
 from tb_perfadvisor.signals.work.matrix_kernels import fills_device, matrix_kernels
 from tb_perfadvisor.signals.work.roofline import (
     COMPUTE_BOUND,
@@ -117,44 +116,6 @@ class DominantOperators(Rule):
     """Feeding a step and fetching its loss takes less than a tenth of its operators."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-<<<<<<< HEAD
-        if signals.trace.totals is not None:
-            yield from self._of_sums(signals)
-            return
-        operators = host_operators(signals)
-        by_kind = np.bincount(operators.name, weights=operators.self_ns).astype(np.int64)
-        first = np.argsort(-by_kind, kind="stable")[:_FEW]
-        total_ns = int(by_kind[first].sum())
-        if len(by_kind) <= _FEW or self.is_minor(total_ns, signals):
-            return
-        shares = [
-            f"{operators.names[kind]} ({format_share(share_of_window(time_ns, signals))})"
-            for kind, time_ns in zip(first.tolist(), by_kind[first].tolist(), strict=True)
-        ]
-        most = operators.rows[operators.name == first[0]]
-        is_emulated = _is_narrow(signals.trace, most) and not multiplies_bfloat16(signals.trace)
-        yield Finding(
-            instance=leading_names([operators.names[kind] for kind in first], by_kind[first]),
-            summary=(
-                f"{per_step(total_ns, signals)} goes into three operators:"
-                f" {', '.join(shares[:-1])} and {shares[-1]}."
-                f"{_OVER_THREADS if total_ns > signals.attribution.window_ns else ''}"
-            ),
-            evidence=(
-                _by_caller(signals, operators),
-                costliest("Longest operators", signals.worker, operators.rows, operators.self_ns),
-            ),
-            remedies=advise(
-                *(("compare-with-32-bits",) if is_emulated else ()),
-                "look-at-operators",
-                "operator-threads",
-            ),
-            severity="low",
-        )
-
-    def _of_sums(self, signals: Signals) -> Iterable[Finding]:
-=======
->>>>>>> b58928f6 (Name what takes half of the time in the first lines, and what its work needs)
         """Yield a finding for each side whose operators mostly move tensors, or are few."""
         for on_device in (True, False):
             kinds = operator_kinds(signals, on_device=on_device)
