@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Facts, Machine
 from tb_perfadvisor.rules.compute.kernels import DominantOperators
-from tb_perfadvisor.testing import find
+from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.trace import Trace
 from tests.support.tool_results import generic_step, input_pipeline, read, tensorflow_stats
 
@@ -54,10 +54,16 @@ def test_moving_less_than_the_limit_is_normal() -> None:
 
 
 def test_three_kinds_of_operators_in_a_recorders_table() -> None:
-    operators = [("Device", name, name, 1, 31.0, 31.0) for name in ("A", "B", "C")]
-    (finding,) = (
-        find(DominantOperators, summed(*operators, ("Device", "D", "d", 1, 7.0, 7.0))) or ()
+    slow, fixed = (
+        summed(
+            *(
+                ("Device", name, name, 1, time, time)
+                for name, time in zip("ABCD", times, strict=True)
+            )
+        )
+        for times in ((31.0, 31.0, 31.0, 7.0), (25.0, 25.0, 25.0, 25.0))
     )
+    (finding,) = check_rule(DominantOperators, slow=slow, fixed=fixed).findings
     assert finding.summary.startswith("Operators of three kinds take 93.0 % of the time")
 
 

@@ -61,9 +61,8 @@ class DominantKernel(Rule):
     minimum_share = Limit(
         0.1, "share", "Time beyond what the work needs; of less, other advice says more."
     )
-    maximum_achieved_share = Limit(
-        0.5, "share", "Kernels of libraries reach more than this, and so do fused ones."
-    )
+    maximum_achieved_share = 0.5
+    """Kernels of libraries reach more than this, and so do fused ones."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         for work in sorted(costliest_work(signals), key=_excess_ns, reverse=True)[:1]:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tb_perfadvisor.rules.finding import Cell, Finding, Table
 from tb_perfadvisor.trace.names import short_name
-from tb_perfadvisor.trace.tables import Int64
 
 MOST_CHARACTERS = 64
 """A title should fit on one line."""
-_LEADING_SHARE = 0.1
-"""Making an operator with less of their time faster hardly shortens the step."""
 _PLACES = ("source", "line")
 _PARTS = ("product", "array")
 
@@ -24,17 +19,6 @@ def instance_of(finding: Finding) -> str:
         if isinstance(table, Table) and table.names_instance and table.rows:
             return _of_row(table, table.rows[0])
     return ""
-
-
-def leading_names(names: Sequence[str], own_ns: Int64) -> str:
-    """The operators that a title names: `aten::mm and aten::addmm`, the costliest first."""
-    leading = [
-        name
-        for name, is_large in zip(names, own_ns >= _LEADING_SHARE * own_ns.sum(), strict=True)
-        if is_large
-    ]
-    text = ", ".join(leading[:-1]) + " and " * (len(leading) > 1) + leading[-1]
-    return text if len(text) <= MOST_CHARACTERS else f"{names[0]} and {len(names) - 1} others"
 
 
 def fetch_name(name: str) -> str:
