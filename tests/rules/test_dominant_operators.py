@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import pytest
-from msgspec.structs import replace
-
-from tb_perfadvisor.machine.facts import Facts, Machine
 from tb_perfadvisor.rules.compute.kernels import DominantOperators
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.trace import Trace
@@ -70,19 +66,3 @@ def test_three_kinds_of_operators_in_a_recorders_table() -> None:
 def test_sums_without_a_table_of_operators() -> None:
     step = input_pipeline(generic_step(0, step=10.0, compute=10.0))
     assert find(DominantOperators, read({"h.input_pipeline.pb": step})) is None
-
-
-@pytest.mark.parametrize(
-    ("sets", "is_asked"), [((), True), (("avx2", "avx512f"), True), (("avx512_bf16",), False)]
-)
-def test_whoever_has_the_instructions_need_not_compare(
-    sets: tuple[str, ...], is_asked: bool
-) -> None:
-    builder, at = TraceBuilder(), 0
-    for name, length in (("mm", 9000), ("add", 200), ("relu", 200), ("copy_", 100)):
-        inputs = {"shapes": [[64, 64]], "dtypes": ["c10::BFloat16"], "launches": False}
-        builder.operator(f"aten::{name}", at, at + length, **inputs)
-        at += length
-    facts = Facts(machine=Machine(instruction_sets=sets))
-    (finding,) = find(DominantOperators, replace(builder.build(), facts=facts)) or ()
-    assert any("Compare with 32 bits" in remedy.text for remedy in finding.remedies) == is_asked
