@@ -19,7 +19,13 @@ from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.signals.core.steps.windows import Side
 from tb_perfadvisor.signals.recording.compile_log import compile_log, is_only_log
 from tb_perfadvisor.signals.recording.hint import Hint, first_fitting
-from tb_perfadvisor.signals.recording.hints import MEMORY, SHAPES, STACKS, hint_for
+from tb_perfadvisor.signals.recording.hints import (
+    MEMORY,
+    OF_TENSORFLOW,
+    SHAPES,
+    STACKS,
+    hint_for,
+)
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import EventKind, Source, Trace
 from tb_perfadvisor.units import format_duration
@@ -50,10 +56,7 @@ _OPTIONS: tuple[tuple[str, Callable[[Trace], bool | None], str, tuple[Hint, ...]
         "host does between operators. They slow the host down: record them in a second profile.",
         (
             *STACKS,
-            Hint(
-                text="Record with tf.profiler.experimental.ProfilerOptions(python_tracer_level=1).",
-                framework="tensorflow",
-            ),
+            OF_TENSORFLOW,
         ),
     ),
     (

@@ -19,7 +19,7 @@ from tb_perfadvisor.engine.analyze import completed, missing_of, needs_of
 from tb_perfadvisor.engine.savings import estimated, simulate
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Events, Finding, Series, Span, Table
-from tb_perfadvisor.signals import Need, Options, Signals, reference_worker
+from tb_perfadvisor.signals import Need, Options, Signals, reference_worker, why_missing
 from tb_perfadvisor.signals.workload.workload import (
     INFERENCE_LIBRARIES,
     SERVERS,
@@ -322,7 +322,11 @@ def _check_needs(
         traces = tuple(trace for trace in stripped if trace is not None)
         if len(traces) < len(stripped):
             continue
-        other = found(replace(run, traces=traces))
+        rest = replace(run, traces=traces)
+        suffices = rule.suffices
+        if suffices and why_missing(reference_worker(rest, options), suffices) is None:
+            continue
+        other = found(rest)
         assert other is None or not other.findings, (
             f"{rule.id} finds something without {need.value}, which it says it needs"
         )

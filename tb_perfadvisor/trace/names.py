@@ -119,11 +119,7 @@ def is_generated(path: str) -> bool:
     return GENERATED_FILE.search(path) is not None
 
 
-_BLOCKING = re.compile(
+BLOCKING_CALL = re.compile(
     r"^(?:p?poll|select|epoll_wait|read|recv(?:from|msg)?|futex|sem_\w*wait|pthread_cond_\w*wait)$"
 )
-
-
-def blocks_for_others(call: str) -> bool:
-    """Whether a thread waits for another thread or process in a call of the operating system."""
-    return bool(_BLOCKING.match(call))
+"""A call of the operating system in which a thread waits for another thread or process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -139,3 +140,40 @@ def test_a_marker_that_was_open_when_the_recording_ended_is_no_step(corpus: Path
     assert len(steps) == 5
     assert steps.window_ns / 5 == pytest.approx(60.1e6, rel=1e-3)
     assert steps.excluded[-1].reason.startswith("partial: ")
+
+
+NAMED_OTHERWISE = {
+    "amd/MLExamples_TraceLens_fused_traces_merged_all_events",  # buffers of DDP are broadcast
+    "hta/nccl_parser_config",  # ranges of the program: forward, backward, optimizer
+    "hta/trace_filter",  # the same
+    "sam-fast/asdf_True_10b61b2f",  # the same: generate_masks
+    "param/linear",  # ranges of the optimizer, and 9.3 % outside of them
+    "local-torch2.13-cpu/mlp_fp32",  # the same, 7.4 %
+    "derived-malformed",  # copies of that
+    "local-tf-cpu/custom_loop_trace_steps",  # in every second step: `periodic-spikes`
+}
+
+
+def test_no_large_part_of_the_time_stays_without_a_name(
+    corpus_reports: list[dict[str, Any]],
+) -> None:
+    seen = 0
+    for report in corpus_reports:
+        overview = report["overview"]
+        parts = {part["cause"]: part["share"] for part in overview["breakdown"]}
+        # Where a report leads with how to record, its time has no meaning.
+        if parts.get("unexplained", 0) < 0.1 or report["trust"]["level"] == "do not act":
+            continue
+        if any(report["run"].startswith(name) for name in NAMED_OTHERWISE):
+            continue
+        seen += 1
+        (places,) = (
+            (finding, table)
+            for finding in report["findings"]
+            for table in finding["evidence"]
+            if table["title"] == "Where nothing is recorded"
+        )
+        finding, table = places
+        assert table["rows"], report["run"]
+        assert finding["remedies"][0]["change"] == "record-host-code", report["run"]
+    assert seen > 10

@@ -22,7 +22,6 @@ from tb_perfadvisor.ingest.host_names import runtime_kind
 from tb_perfadvisor.ingest.nsight.database import FINISHED, Database, of_type
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
-from tb_perfadvisor.trace.names import blocks_for_others
 
 Int64 = NDArray[np.int64]
 
@@ -99,56 +98,6 @@ def _read(database: Database, table: str, kind: EventKind | None) -> HostCalls:
         name=of_call,
         names=names,
     )
-
-
-_LEAST_WAIT_NS: Final = 500_000
-"""A batch that is ready takes a loop of PyTorch 0.1 to 0.3 ms to unpickle, locks included."""
-
-
-def waits_for_batches(
-    calls: HostCalls, runtime: HostCalls, kernels: Int64, copies: Int64
-) -> NDArray[np.bool_]:
-    """Which calls of the operating system wait for a batch.
-
-    They block the thread right before it copies something to the device, and in no call of the
-    device's runtime. Before the first kernel, the program loads its weights.
-
-    `calls` are of the operating system, and `runtime` has those of the device's runtime. `kernels`
-    and `copies` are places of runtime calls: those that launch a kernel, and those that copy from
-    the host to the device.
-    """
-    flags = np.array([blocks_for_others(name) for name in calls.names], dtype=bool)
-    waits = flags[calls.name] & (calls.end_ns - calls.start_ns >= _LEAST_WAIT_NS)
-    is_copy = np.isin(np.arange(runtime.start_ns.size), copies)
-    found = np.zeros(calls.start_ns.size, dtype=bool)
-    launches = np.concatenate((kernels, copies))
-    for thread, (rows, places) in _by_thread(calls, runtime, np.flatnonzero(waits)).items():
-        own = launches[runtime.thread[launches] == thread]
-        own = own[np.argsort(runtime.start_ns[own], kind="stable")]
-        own_kernels = own[~is_copy[own]]
-        if not len(own_kernels):
-            continue
-        start, end = calls.start_ns[rows], calls.end_ns[rows]
-        following = np.searchsorted(runtime.start_ns[own], end)
-        ends_in_copy = following < len(own)
-        ends_in_copy[ends_in_copy] = is_copy[own[following[ends_in_copy]]]
-        # Calls of one thread are nested, so the last one that began before may hold the wait.
-        holder = np.searchsorted(runtime.start_ns[places], start, side="right") - 1
-        is_held = (holder >= 0) & (runtime.end_ns[places[holder]] >= end)
-        is_later = start > runtime.start_ns[own_kernels[0]]
-        found[rows[ends_in_copy & ~is_held & is_later]] = True
-    return found
-
-
-def _by_thread(
-    calls: HostCalls, runtime: HostCalls, rows: NDArray[np.intp]
-) -> Mapping[int, tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Of each thread with both: some of its calls, and its runtime calls in order of start."""
-    ordered = np.argsort(runtime.start_ns, kind="stable")
-    return {
-        thread: (rows[calls.thread[rows] == thread], ordered[runtime.thread[ordered] == thread])
-        for thread in np.intersect1d(calls.thread[rows], runtime.thread).tolist()
-    }
 
 
 _THREAD_BITS = 24

@@ -20,8 +20,6 @@ from tb_perfadvisor.ingest.nsight.database import (
     open_database,
 )
 from tb_perfadvisor.ingest.nsight.device_work import (
-    HOST_TO_DEVICE,
-    DeviceWork,
     add_device_work,
     devices_of,
     read_device_work,
@@ -33,7 +31,6 @@ from tb_perfadvisor.ingest.nsight.host_work import (
     process_of,
     processes_of,
     read_host_calls,
-    waits_for_batches,
 )
 from tb_perfadvisor.ingest.nsight.notes import notes_of
 from tb_perfadvisor.ingest.nsight.ranges import Ranges, forward_links, read_nccl_calls, read_ranges
@@ -73,7 +70,6 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
     calls, nccl = read_host_calls(database), read_nccl_calls(database)
     processes = processes_of(database, work.process, work.device, nccl.ranks)
     threads = _threads_of_interest(calls, ranges)
-    calls = _with_waits_for_batches(calls, work, processes)
     for table, found in calls.items():
         chosen = np.ones(found.start_ns.size, dtype=bool)
         if table == _OPERATING_SYSTEM:
@@ -135,32 +131,6 @@ def _framework(ranges: Ranges, names: Sequence[str]) -> Framework:
         (name for name, sign in signs if any(map(sign.search, names))),
         "unknown",
     )
-
-
-def _with_waits_for_batches(
-    calls: Mapping[str, HostCalls], work: DeviceWork, processes: Processes
-) -> Mapping[str, HostCalls]:
-    """The calls, of which those that wait for a batch are fetches of input."""
-    system, runtime = calls.get(_OPERATING_SYSTEM), calls.get(_RUNTIME)
-    if system is None or runtime is None:
-        return calls
-    keys = processes.correlations(runtime.correlation, process_of(runtime.thread))
-
-    def launched(
-        part: Mapping[str, NDArray[np.int64]], chosen: NDArray[np.bool_]
-    ) -> NDArray[np.intp]:
-        wanted = processes.correlations(part["correlation"], part["process"])[chosen]
-        return np.flatnonzero(np.isin(keys, wanted[wanted >= 0]))
-
-    every_kernel = np.ones(work.kernels["start"].size, dtype=bool)
-    waits = waits_for_batches(
-        system,
-        runtime,
-        launched(work.kernels, every_kernel),
-        launched(work.copies, work.copies["kind"] == HOST_TO_DEVICE),
-    )
-    kind = np.where(waits, np.uint8(EventKind.INPUT_WAIT), system.kind)
-    return {**calls, _OPERATING_SYSTEM: replace(system, kind=kind)}
 
 
 def _threads_of_interest(calls: Mapping[str, HostCalls], ranges: Ranges) -> NDArray[np.int64]:

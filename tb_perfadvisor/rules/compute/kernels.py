@@ -32,7 +32,6 @@ from tb_perfadvisor.signals.device.device_work import (
     time_within,
     work_rows,
 )
-from tb_perfadvisor.signals.device.gathers import scatters
 from tb_perfadvisor.signals.efficiency.costliest_work import CostlyWork, costliest_work
 from tb_perfadvisor.signals.host.call_tree import source_line
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
@@ -40,14 +39,13 @@ from tb_perfadvisor.signals.work.matrix_kernels import fills_device, matrix_kern
 from tb_perfadvisor.signals.work.roofline import (
     COMPUTE_BOUND,
     LATENCY_BOUND,
-    MIN_KERNEL_NS,
     most_tiles,
     roofline,
 )
 from tb_perfadvisor.trace import EventKind, KernelFamily
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
-from tb_perfadvisor.units import NS_PER_S, format_share
+from tb_perfadvisor.units import format_share
 
 
 class DominantKernel(Rule):
@@ -303,56 +301,6 @@ class SlowMatmul(Rule):
             remedies=advise(
                 "autotune", "library-benchmark", "merged-products", "xla-compiled-step"
             ),
-        )
-
-
-class ScatterBound(Rule):
-    """Atomic additions to the same rows wait for one another."""
-
-    id = "scatter-bound"
-    title = "Avoid colliding atomic additions"
-    needs = (
-        Need.DEVICE_EVENTS,
-        Need.KERNELS,
-        Need.LAUNCH_LINKS,
-        Need.SHAPES,
-        Need.PEAKS,
-        Need.PYTORCH,
-    )
-
-    minimum_share = Limit(
-        0.02, "share", "Half of a smaller share is no more than the variation between steps."
-    )
-    minimum_ratio = Limit(
-        3.0, "ratio", "Scattered addresses alone make such a kernel two to three times slower."
-    )
-
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        facts = signals.device_facts
-        peaks = facts.peaks if facts else None
-        if peaks is None or peaks.memory_bandwidth_bytes_per_s is None:
-            return
-        bandwidth = peaks.memory_bandwidth_bytes_per_s * peaks.achievable_bandwidth
-        additions = scatters(signals)
-        now_ns = signals.trace.events.duration_ns[additions.rows]
-        moved_ns = np.maximum(additions.traffic_bytes / bandwidth * NS_PER_S, MIN_KERNEL_NS)
-        is_slow = now_ns >= self.minimum_ratio * moved_ns  # False for NaN
-        rows, now_ns = additions.rows[is_slow], now_ns[is_slow]
-        least_ns = moved_ns[is_slow].astype(np.int64)
-        saving = halfway_to_best(signals, rows, least_ns)
-        exposed_ns = saving.claimed_ns
-        if self.is_minor(exposed_ns, signals):
-            return
-        yield Finding(
-            summary=(
-                f"{per_step(exposed_ns, signals)} goes into indexed additions"
-                f" ({count_per_step(len(rows), 'kernel', signals)}) that take"
-                f" {int(now_ns.sum()) / int(least_ns.sum()):.0f} times as long as their memory"
-                " traffic needs."
-            ),
-            saving=saving,
-            evidence=costly_work("indexed additions", signals, rows, saving.claims),
-            remedies=advise("sorted-scatter", "scatter-as-product"),
         )
 
 

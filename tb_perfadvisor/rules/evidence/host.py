@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from tb_perfadvisor.machine.facts import Line, Lines
 from tb_perfadvisor.rules.amounts import count_per_step, share_of_window
 from tb_perfadvisor.rules.evidence.tables import costliest_groups
-from tb_perfadvisor.rules.finding import Cell, Column, Finding, Span, Table
+from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Span, Table
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.host_activity import HostActivity
 from tb_perfadvisor.signals.host.call_tree import SelfTime
@@ -30,7 +31,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
-from tb_perfadvisor.trace.names import is_generated
+from tb_perfadvisor.trace.names import is_generated, short_name
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration, format_share
 
@@ -94,6 +95,38 @@ def longest_stretch(title: str, signals: Signals, intervals: Intervals, note: st
     """The longest of some intervals, on the thread that runs the steps."""
     longest = intervals[np.argmax(intervals[:, 1] - intervals[:, 0])]
     return stretch(title, signals, longest, note)
+
+
+def nameless_tables(signals: Signals, stretches: Intervals, title: str) -> tuple[Evidence, ...]:
+    """Between which work idle time without a name lies, and its longest stretch."""
+    trace, events, rows = signals.trace, signals.trace.events, signals.device.rows
+    if signals.device.is_host_only:
+        rows = trace.rows(EventKind.OPERATOR)
+        rows = rows[events.track[rows] == signals.step_track] if signals.step_track >= 0 else rows
+    order = np.argsort(events.end_ns[rows], kind="stable")
+    # Idle time begins where some work ended, and other work ends it: the outermost, on the host.
+    before = np.searchsorted(events.end_ns[rows][order], stretches[:, 0], side="right") - 1
+    after = np.searchsorted(events.start_ns[rows], stretches[:, 1])
+    name_of = {-1: "the start", len(rows): "the end"}
+    places: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for (start, end), first, last in zip(
+        stretches.tolist(), before.tolist(), after.tolist(), strict=True
+    ):
+        ended = name_of.get(first) or short_name(trace.name(int(rows[order[first]])))
+        began = name_of.get(last) or short_name(trace.name(int(rows[last])))
+        places[ended, began].append(end - start)
+    costliest_first = sorted(places.items(), key=lambda item: (-sum(item[1]), item[0]))
+    table = Table(
+        title,
+        (
+            Column("after", "After"),
+            Column("before", "Before"),
+            Column("count", "Count", "count"),
+            Column("idle_ns", "Idle", "ns"),
+        ),
+        tuple((*place, len(times), sum(times)) for place, times in costliest_first),
+    )
+    return table, longest_stretch("Longest stretch", signals, stretches, "no events")
 
 
 def stretch(title: str, signals: Signals, interval: Intervals, note: str) -> Span:

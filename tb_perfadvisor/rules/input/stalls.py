@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.evidence.host import nameless_tables
 from tb_perfadvisor.rules.evidence.instance import fetch_name
 from tb_perfadvisor.rules.evidence.tables import events_by_name, made_tables, series_by_step
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import changes_of_parallel_map
@@ -24,8 +25,11 @@ from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.input.host_loading import IN_MEMORY, host_loading, loader_in_process
 from tb_perfadvisor.signals.input.input_stages import WORK, InputStages, Stage, input_stages
 from tb_perfadvisor.signals.input.loader_workers import (
-    awaited_workers,
+    MoreWorkers,
+    blocking_calls,
     ends_in_prefetch,
+    more_workers,
+    number_of_workers,
     waiting_fetches,
     workers_to_keep_up,
 )
@@ -91,10 +95,15 @@ class InputStall(Rule):
         is_parallel = has_workers or ends_in_prefetch(signals)
         if is_parallel:
             low_ns = saving_of_doubled_input_rate_ns(stall_ns, attribution.window_ns)
-        workers = awaited_workers(signals)
+        more = more_workers(signals)
         prices = host_loading(signals) if loads_itself else None
         # A recorder's totals do not say where the step waits.
         is_sum = not len(rows) or trace.totals is not None
+        is_nameless = not len(rows) and trace.totals is None
+        if is_nameless:
+            rows = blocking_calls(signals, claims)
+            idle = overlap_ns(claims, trace.events.start_ns[rows], trace.events.end_ns[rows])
+            is_sum = not len(rows)
         name = "" if is_sum else trace.name(int(rows[np.argmax(idle)]))
         article = "the " if fetch_name(name) != name else ""
         where = f", in {article}{fetch_name(name)}" if name else ""
@@ -106,11 +115,13 @@ class InputStall(Rule):
             title="Feed the step without making it wait" if on_cpu else "",
             instance=fetch_name(name),
             summary=f"{subject} {per_step(stall_ns, signals)} for input{where}."
-            + _about_workers(workers),
+            + _about_waits(signals, more, is_nameless=is_nameless, is_blocked=not is_sum),
             saving=stall_saving(signals, claims, low_ns, prices, is_parallel=is_parallel)
-            if workers is None
-            else _saving_of_workers(signals, claims, low_ns),
-            evidence=(
+            if more is None
+            else _saving_of_workers(claims, low_ns, more),
+            evidence=nameless_tables(signals, claims, "Where batches are late")
+            if is_nameless
+            else (
                 costliest("The longest waits", signals.worker, rows, idle),
                 _stages(signals)
                 or events_by_name(
@@ -135,6 +146,7 @@ class InputStall(Rule):
                 "more-service-workers",
                 "grain-workers",
                 workers=workers_to_keep_up(signals),
+                more=number_of_workers(signals),
             ),
         )
 
@@ -153,21 +165,38 @@ class InputStall(Rule):
         return lost_ns >= least_share * float(length_ns[is_other].sum())
 
 
-def _about_workers(workers: int | None) -> str:
-    """What the rhythm of the waits says of the loader, as a sentence that follows."""
-    if workers is None:
-        return ""
+def _about_waits(
+    signals: Signals, more: MoreWorkers | None, *, is_nameless: bool, is_blocked: bool
+) -> str:
+    """What the rhythm of the waits says of the loader, as sentences that follow."""
+    nothing = "Nothing is recorded on the host before it is copied"
+    other = "There it waits for another process or thread"
+    if more is None:
+        by_thread = "which another thread does than the one that launches kernels"
+        seen = f" {other}." if is_blocked else f" {nothing}, {by_thread}, as loaders like DALI do."
+        return seen if is_nameless else ""
+    where = other if is_blocked else nothing
     late, loader = "each batch is late", "a single worker"
-    if workers > 1:
-        late, loader = f"one batch in {workers} is late", f"a loader with {workers} workers"
-    return f" There it waits for another process or thread: {late}, as from {loader}."
+    if more.now > 1:
+        late, loader = f"one batch in {more.now} is late", f"a loader with {more.now} workers"
+    would = ""
+    if more.enough > more.now:
+        would = f" {more.enough} workers would save {per_step(more.saved_ns, signals)}."
+    return f" {where}: {late}, as from {loader}.{would}"
 
 
-def _saving_of_workers(signals: Signals, claims: Intervals, low_ns: int) -> Saving:
-    """What more workers bring, or less work in each. The loop only waits, so all of it can go."""
+def _saving_of_workers(claims: Intervals, low_ns: int, more: MoreWorkers) -> Saving:
+    """What more workers bring. At best, with less work in each, the loop does not wait at all."""
     stall_ns = total_ns(claims)
-    fix = (Remove(signals.input_waits),)
-    return Saving(low_ns, stall_ns, stall_ns, claims, "modeled", fix)
+    return Saving(
+        min(low_ns, more.saved_ns),
+        more.saved_ns,
+        stall_ns,
+        claims,
+        "modeled",
+        (Remove(claims),),
+        realized_share=more.saved_ns / max(stall_ns, 1),
+    )
 
 
 def _stages(signals: Signals) -> Table | None:
@@ -295,6 +324,7 @@ class SlowBatch(Rule):
                 "load-ahead",
                 "batches-ready",
                 workers=workers_to_keep_up(signals),
+                more=number_of_workers(signals),
             ),
         )
 

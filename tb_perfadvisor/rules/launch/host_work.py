@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -23,6 +22,7 @@ from tb_perfadvisor.rules.evidence.host import (
     likely_ns,
     lines_tables,
     longest_stretch,
+    nameless_tables,
     seen_most,
 )
 from tb_perfadvisor.rules.evidence.tables import (
@@ -31,7 +31,7 @@ from tb_perfadvisor.rules.evidence.tables import (
     server_phases,
     step_loops,
 )
-from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity
 from tb_perfadvisor.signals.host.call_tree import SelfTime, self_time
@@ -53,11 +53,12 @@ from tb_perfadvisor.signals.launch.delays import (
     stretched_ns,
     taken_by_others_ns,
 )
+from tb_perfadvisor.signals.recording.availability import NAMELESS_SHARE
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.steps.around_steps import evaluation_between_steps, work_between_steps
 from tb_perfadvisor.signals.steps.step_variation import in_steps, step_variation
 from tb_perfadvisor.signals.workload.workload import Part, workload
-from tb_perfadvisor.trace import CopyDirection, EventKind
+from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
@@ -75,6 +76,9 @@ from tb_perfadvisor.whatif import Remove
 
 _OF_WRAPPER = "Speed up the generated wrapper of the compiled code"
 _NAMELESS = "Record what the host does in the long gaps"
+_NAMELESS_LAUNCHES = "Record what the host does between launches"
+_NAMELESS_ON_CPU = "Record what the host does between operators"
+_NOTHING = "Where nothing is recorded"
 _OF_SAMPLES = "Make batches in fewer calls of Python"
 _OF_VALUES = "Make arrays of arrays, not of Python values"
 _ADVICE = ("overlapped-schedule", "processor-backend", "host-work")
@@ -88,6 +92,7 @@ class PythonOverhead(Rule):
     id = "python-overhead"
     title = "Speed up the host code that everything waits for"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.EVERY_LAUNCH)
+    suffices = Need.NAMELESS_TIME
     is_preview = False
 
     minimum_share = Limit(
@@ -105,39 +110,19 @@ class PythonOverhead(Rule):
         "them there are about 20 microseconds of Python, after a backward pass up to 200.",
     )
 
-    nameless_share = 0.1
-    """Of the steps: less than a tenth without a name does not hide what decides the step."""
-
     def check(self, signals: Signals) -> Iterable[Finding]:
-        found = tuple(self._of_host_code(signals))
-        yield from found or self._of_nameless_time(signals)
-
-    def _of_nameless_time(self, signals: Signals) -> Iterable[Finding]:
-        """Time in long gaps that nothing explains, though it is no stall that recurs."""
-        attribution = signals.attribution
-        _, gaps = short_and_long_gaps(attribution.idle, self.minimum_stall_ns)
+        found = tuple(self._of_host_code(signals)) if self.meets_needs(signals) else ()
+        yield from found
         unowned = idle_without(signals, *OVERRIDING, *STALLING, IdleOwner.SLOW_LAUNCH)
-        stretches = intersect(intersect(attribution.intervals[Cause.UNEXPLAINED], gaps), unowned)
+        claims = join(*(each.saving.claims for each in found if each.saving is not None))
+        unnamed = intersect(signals.attribution.intervals[Cause.UNEXPLAINED], unowned)
+        unnamed = nameless(signals, unnamed)
         spikes = step_variation(signals).spikes
         if spikes is not None:  # `periodic-spikes` reports these, with what recurs
-            stretches = minus(stretches, in_steps(signals, spikes.part, spikes.index))
-        total = total_ns(stretches)
-        if signals.device.is_host_only or total <= self.nameless_share * attribution.window_ns:
-            return
-        yield Finding(
-            title=_NAMELESS,
-            summary=(
-                f"Nothing in the profile tells what the host does during {per_step(total, signals)}"
-                f" in which the device idles.{_about_batches(signals, stretches)}"
-            ),
-            saving=None,
-            evidence=(
-                _between_events(signals, stretches),
-                longest_stretch("Longest stretch", signals, stretches, "no events"),
-            ),
-            remedies=advise("record-host-code", "load-ahead"),
-            severity="low",
-        )
+            unnamed = minus(unnamed, in_steps(signals, spikes.part, spikes.index))
+        unnamed = minus(unnamed, join(claims, dispatching_on_host(signals)))
+        if total_ns(unnamed) > NAMELESS_SHARE * signals.attribution.window_ns:
+            yield _of_nameless_time(signals, unnamed, self.minimum_stall_ns)
 
     def _of_host_code(self, signals: Signals) -> Iterable[Finding]:
         attribution = signals.attribution
@@ -175,13 +160,15 @@ class PythonOverhead(Rule):
         recording_ns = profiler_overhead(signals).within_ns(recorded_stalls)
         host_code = self_time(signals.trace, signals.step_track, claims)
         is_in_wrapper = is_mostly_wrapper(host_code, total)
-        name = short_name(host_code.names[0]) if is_known and host_code.names else ""
+        # An annotation is no activity, but names the time all the same.
+        is_named = bool(host_code.names) and 2 * host_code.self_ns[0] > total
+        name = short_name(host_code.names[0]) if host_code.names and is_known | is_named else ""
         what = f", mostly in {name}" if name else ""
         if is_in_wrapper:
             what = ", mostly in the wrapper that torch.compile generated around its kernels"
         seen = seen_most(signals.trace.facts.lines)
         unnamed = nameless(signals, minus(claims, recorded))
-        is_nameless = not is_in_wrapper and 2 * total_ns(unnamed) > total
+        is_nameless = not is_in_wrapper and not is_named and 2 * total_ns(unnamed) > total
         what = f"; nothing in the profile tells what that code is{seen}" if is_nameless else what
         function = busiest_for(signals, total) if is_nameless else None
         first = _IN_WRAPPER if is_in_wrapper else ()
@@ -201,51 +188,31 @@ class PythonOverhead(Rule):
                 "measured" if is_known else "heuristic",
                 (Remove(recorded_stalls),) if is_known else (),
             ),
-            evidence=_python_evidence(signals, claims, total - recorded_ns, host_code),
+            evidence=(
+                *_python_evidence(signals, claims, total - recorded_ns, host_code),
+                *(nameless_tables(signals, unnamed, _NOTHING)[:1] if is_nameless else ()),
+            ),
             remedies=advise(*_first_advice(function, is_nameless), *first, *_ADVICE),
         )
 
 
-def _about_batches(signals: Signals, stretches: Intervals) -> str:
-    """A sentence that follows, if most of the time ends in copies to the device, as input does."""
-    idle, copies = signals.attribution.idle, signals.trace.copies
-    to_device = copies.row[copies.direction == CopyDirection.HOST_TO_DEVICE]
-    gap = np.searchsorted(idle.start_ns, stretches[:, 0], side="right") - 1
-    ends_in_copy = np.isin(idle.next_row[gap], to_device)
-    batches = total_ns(stretches[ends_in_copy])
-    if 2 * batches < total_ns(stretches):
-        return ""
-    return (
-        f" {format_share(batches / total_ns(stretches))} of that ends in a copy to the device, as "
-        "where a loop waits for its next batch."
-    )
-
-
-def _between_events(signals: Signals, stretches: Intervals) -> Table:
-    """Between which device events the stretches lie, the costliest places first."""
-    trace, rows, idle = signals.trace, signals.device.rows, signals.attribution.idle
-    gap = np.searchsorted(idle.start_ns, stretches[:, 0], side="right") - 1
-    order = np.argsort(trace.events.end_ns[rows], kind="stable")
-    ended = np.searchsorted(trace.events.end_ns[rows][order], idle.start_ns[gap], side="right") - 1
-    places: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for (start, end), before, after in zip(
-        stretches.tolist(), ended.tolist(), idle.next_row[gap].tolist(), strict=True
-    ):
-        first = short_name(trace.name(int(rows[order[before]]))) if before >= 0 else "the start"
-        last = short_name(trace.name(after)) if after >= 0 else "the end"
-        places[first, last].append(end - start)
-    costliest_first = sorted(places.items(), key=lambda item: (-sum(item[1]), item[0]))
-    return Table(
-        "Where nothing is recorded",
-        (
-            Column("after", "After"),
-            Column("before", "Before"),
-            Column("count", "Count", "count"),
-            Column("idle_ns", "Device idle", "ns"),
+def _of_nameless_time(signals: Signals, stretches: Intervals, stall_ns: float) -> Finding:
+    """Where nothing tells what the host does, whoever reports this time as well."""
+    on_cpu = signals.device.is_host_only
+    length_ns = stretches[:, 1] - stretches[:, 0]
+    is_long = 2 * int(length_ns[length_ns > stall_ns].sum()) > total_ns(stretches)
+    subject = "no operator runs" if on_cpu else "the device idles"
+    return Finding(
+        title=_NAMELESS if is_long else _NAMELESS_ON_CPU if on_cpu else _NAMELESS_LAUNCHES,
+        summary=(
+            "Nothing in the profile tells what the host does during"
+            f" {per_step(total_ns(stretches), signals)} in which"
+            f" {subject}."
         ),
-        tuple(
-            (after, before, len(times), sum(times)) for (after, before), times in costliest_first
-        ),
+        saving=None,
+        evidence=nameless_tables(signals, stretches, _NOTHING),
+        remedies=advise("record-host-code"),
+        severity="low",
     )
 
 

@@ -29,7 +29,6 @@ from tb_perfadvisor.signals.steps.step_variation import (
     OF_THE_HOST,
     StepVariation,
     dominant_event,
-    drift,
     in_steps,
     step_variation,
 )
@@ -38,7 +37,7 @@ from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int64
-from tb_perfadvisor.units import NS_PER_MS, NS_PER_S, format_duration, format_share
+from tb_perfadvisor.units import NS_PER_MS, format_duration, format_share
 
 _FEWEST_DECODES = 3
 """With fewer steps that only decode, their usual time is unknown."""
@@ -220,83 +219,13 @@ class PeriodicSpikes(Rule):
                 ),
                 Span("Longest wait", signals.worker, start, end, "", spikes.part),
             ),
-            remedies=advise("save-rarely"),
+            remedies=advise(*(() if name else ("record-host-code",)), "save-rarely"),
         )
 
 
 def _ordinal(number: int) -> str:
     ending = "th" if 10 < number % 100 < 20 else _ENDINGS.get(number % 10, "th")
     return f"{number}{ending}"
-
-
-class StepDrift(Rule):
-    """The steps take longer and longer."""
-
-    id = "step-drift"
-    title = "Find what grows from step to step"
-    needs = (Need.WORK, Need.STEPS, Need.SEVERAL_STEPS)
-
-    minimum_steps = 10
-    """Fewer steps often show a trend by chance."""
-    minimum_growth = Limit(0.10, "share", "Batches and clocks make steps vary by several percent.")
-
-    busy_machine = 0.05
-    """Other programs come and go, and steps that share a core with them vary."""
-
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        variation = step_variation(signals)
-        count = len(variation.duration_ns)
-        if count < self.minimum_steps:
-            return
-        trend = drift(variation, signals)
-        if trend is None or trend.growth_ns < self.minimum_growth * trend.first_ns:
-            return
-        if 2 * trend.part_growth_ns < trend.growth_ns:
-            return  # several parts vary, but none explains the trend
-        if trend.growth_ns * _windows_before(signals) > trend.first_ns:
-            return
-        claims = in_steps(signals, trend.part, np.arange(count))
-        load = signals.trace.facts.load
-        high_ns = min(trend.part_growth_ns * (count - 1), total_ns(claims))
-        yield Finding(
-            instance=f"{format_duration(trend.growth_ns)} over {count} steps",
-            summary=(
-                f"The step time rises by {format_duration(trend.growth_ns)}"
-                f" ({format_share(trend.growth_ns / trend.first_ns)}) over {count} steps; most of"
-                f" it is {trend.part.lower()}."
-            ),
-            saving=Saving(
-                0, min(trend.part_growth_ns * count // 2, high_ns), high_ns, claims, "heuristic"
-            ),
-            evidence=(
-                step_time_series(signals),
-                Table(
-                    "First and last third of the steps (mean)",
-                    (
-                        Column("part", "Part"),
-                        Column("first_ns", "First third", "ns"),
-                        Column("last_ns", "Last third", "ns"),
-                    ),
-                    tuple(
-                        (
-                            part,
-                            int(values[: count // 3].mean()),
-                            int(values[-(count // 3) :].mean()),
-                        )
-                        for part, values in variation.parts.items()
-                        if values.any()
-                    ),
-                ),
-            ),
-            remedies=advise("keep-numbers", "watch-clocks"),
-            severity="low" if load is not None and load.others >= self.busy_machine else None,
-        )
-
-
-def _windows_before(signals: Signals) -> float:
-    """How many times as long as the recorded steps the loop ran before them; 0 if unknown."""
-    lines = signals.trace.facts.lines
-    return 0.0 if lines is None else lines.seconds * NS_PER_S / signals.attribution.window_ns
 
 
 class StepOutliers(Rule):

@@ -24,13 +24,21 @@ from tb_perfadvisor.signals.core.host_states import (
     first_fetches,
     judge,
     running_programs,
+    states_of,
 )
 from tb_perfadvisor.signals.core.host_work import host_work
-from tb_perfadvisor.signals.core.idle_gaps import Idle, device_gaps, unlaunched_gaps
+from tb_perfadvisor.signals.core.idle_gaps import (
+    Idle,
+    device_gaps,
+    unlaunched_gaps,
+    waits_for_batches,
+)
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.trace import EventKind, KernelFamily, KernelTotal, Trace
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import (
     group_rows,
+    is_in,
     places_by_value,
     row_mask,
     unique_inverse,
@@ -46,6 +54,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
+from tb_perfadvisor.trace.names import BLOCKING_CALL
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -100,6 +109,7 @@ def attribute(
         parts[Cause.INPUT] = intersect(unassigned, timeline.waits)
         unassigned = minus(unassigned, parts[Cause.INPUT])
         _judge_idle(trace, idle, unassigned, between_steps, step_track, parts)
+        _find_late_batches(trace, timeline, idle, step_track, parts)
     else:
         unassigned = _host_time(trace, steps, step_track, single(start, end), parts)
         idle = unlaunched_gaps(unassigned)
@@ -170,6 +180,38 @@ def _judge_idle(
     pieces[step_track] = join(pieces.get(step_track, EMPTY), rest)
     judge(trace, pieces, step_track, between_steps, parts)
     parts[Cause.LAUNCHING] = join(parts[Cause.LAUNCHING], in_launch)
+
+
+_RECORDED = tuple(kind for kind in EventKind if kind not in (EventKind.STEP, EventKind.ANNOTATION))
+"""Ranges around a step or a part of it do not say what the host does in it."""
+_LEAST_LATE = 0.02
+"""Of the window: less than that is nothing to tell."""
+
+
+def _find_late_batches(
+    trace: Trace,
+    timeline: DeviceTimeline,
+    idle: Idle,
+    step_track: int,
+    parts: dict[Cause, Intervals],
+) -> None:
+    """Move idle time to input in which the next batch is late."""
+    launch = idle.launch_row[idle.launch_row >= 0]
+    tracks = (step_track, *np.unique(trace.events.track[launch]).tolist())
+    between = minus(parts[Cause.BETWEEN_STEPS], states_of(trace, _RECORDED, tracks))
+    calls = trace.rows(EventKind.PYTHON)
+    calls = calls[is_in(trace.events.track[calls], tracks) & named(trace, calls, BLOCKING_CALL)]
+    blocked = intersect(
+        join(parts[Cause.PYTHON], parts[Cause.BETWEEN_STEPS]),
+        union(trace.events.start_ns[calls], trace.events.end_ns[calls]),
+    )
+    nameless = join(parts[Cause.UNEXPLAINED], between)
+    late = waits_for_batches(trace, timeline, idle, nameless, blocked)
+    if total_ns(late) < _LEAST_LATE * sum(map(total_ns, parts.values())):
+        return
+    for cause in (Cause.UNEXPLAINED, Cause.PYTHON, Cause.BETWEEN_STEPS):
+        parts[cause] = minus(parts[cause], late)
+    parts[Cause.INPUT] = join(parts[Cause.INPUT], late)
 
 
 def _host_time(

@@ -1,4 +1,4 @@
-"""Gaps in the device's work, and since when the work that ended each was queued.
+"""Gaps in the device's work, since when the work that ended each was queued, and late batches.
 
 Work is queued once its launch has returned and the launch latency has passed. Before that moment,
 the host is the reason that the device idles. The event that ends a gap shows this only if its
@@ -14,9 +14,17 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
-from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import is_in
-from tb_perfadvisor.trace.intervals import Intervals, complement
+from tb_perfadvisor.trace.intervals import (
+    EMPTY,
+    Intervals,
+    complement,
+    intersect,
+    join,
+    overlap_ns,
+    total_ns,
+)
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 LAUNCH_LATENCY_NS = 20_000
@@ -101,3 +109,80 @@ def unlaunched_gaps(idle: Intervals) -> Idle:
     """Idle intervals of a program without a device."""
     none = np.full(len(idle), -1, dtype=np.int32)
     return Idle(idle[:, 0], idle[:, 1], none, none, idle[:, 1])
+
+
+_BATCH_BYTES = 16 * 1024
+"""Four sequences of 512 tokens. Smaller copies are points, positions and other scalars."""
+_PART_OF_BATCH = 0.1
+"""Batches differ in length, and the last of an epoch is shorter."""
+_FEWEST_BATCHES = 4
+_LEAST_WAIT_NS = 500_000
+"""A batch that is ready takes a loop of PyTorch 0.1 to 0.3 ms to unpickle."""
+
+
+def first_copies(trace: Trace, rows: Int32) -> Int32:
+    """The first of the copies to the device of each batch, of a device's events in order.
+
+    They follow one another without other work between them. Before the first kernel, a program
+    copies its weights.
+    """
+    events, copies = trace.events, trace.copies
+    kernels = np.flatnonzero(events.kind[rows] == EventKind.KERNEL)
+    rows = rows[int(kernels[0]) :] if len(kernels) else rows[:0]
+    to_device = copies.direction == CopyDirection.HOST_TO_DEVICE
+    is_copy = is_in(rows, copies.row[to_device])
+    begins = is_copy & ~np.concatenate(([False], is_copy[:-1]))
+    if not begins.any():
+        return rows[:0]
+    size = trace.by_event(copies.row, copies.size_bytes, 0)[rows[is_copy]]
+    total = np.bincount(np.cumsum(begins)[is_copy] - 1, weights=np.maximum(size, 0))
+    is_batch = total >= max(_BATCH_BYTES, _PART_OF_BATCH * total.max())
+    found: Int32 = rows[begins][is_batch]
+    return found
+
+
+def rhythm(waited_ns: Int64) -> int | None:
+    """How many batches come at once, by how long the device waited for each; None without a rhythm.
+
+    A loader with k workers hands out k batches at once, and the next are not there yet. So every
+    k-th batch is late. 1 if each of them is.
+    """
+    longest = np.sort(waited_ns[waited_ns > 0])
+    if not len(longest):
+        return None
+    usual_ns = float(np.median(longest[-max(len(longest) // 10, 1) :]))
+    late = np.flatnonzero(2 * waited_ns >= usual_ns)
+    if len(late) < 3:
+        return None
+    apart = np.diff(late)
+    every = int(np.median(apart))
+    return every if 4 * np.count_nonzero(apart == every) >= 3 * len(apart) else None
+
+
+def waits_for_batches(
+    trace: Trace, timeline: DeviceTimeline, idle: Idle, nameless: Intervals, blocked: Intervals
+) -> Intervals:
+    """When the device waits for a batch, though no event says so.
+
+    Before the batch is copied, nothing is recorded on the host (`nameless` time), or it is in calls
+    that wait for another process or thread (`blocked`). Without such calls, either batches are late
+    in a rhythm, or another thread copies them than launches kernels, as that of a loader which
+    prepares them by itself.
+    """
+    batches, events = first_copies(trace, timeline.rows), trace.events
+    if len(batches) < _FEWEST_BATCHES or len(trace.rows(EventKind.INPUT_WAIT)):
+        return EMPTY
+    waits = join(nameless, blocked)
+    waited_ns = overlap_ns(waits, idle.start_ns, idle.end_ns)
+    is_late = is_in(idle.next_row, batches) & (waited_ns >= _LEAST_WAIT_NS)
+    if not is_late.any():
+        return EMPTY
+    late = intersect(waits, np.column_stack((idle.start_ns, idle.end_ns))[is_late])
+    of_batch = np.zeros(len(batches), dtype=np.int64)
+    of_batch[np.searchsorted(events.start_ns[batches], idle.end_ns[is_late])] = waited_ns[is_late]
+    rows = timeline.rows
+    kernels = rows[events.kind[rows] == EventKind.KERNEL]
+    launching = np.unique(events.track[events.launched_by[kernels]])
+    is_own = is_in(events.track[events.launched_by[batches]], launching).any()
+    is_seen = 2 * total_ns(intersect(late, blocked)) > total_ns(late)
+    return EMPTY if is_own and not is_seen and rhythm(of_batch) is None else late

@@ -10,12 +10,14 @@ from msgspec import Struct
 
 from tb_perfadvisor.machine.facts import Made
 from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.signals.core.idle_gaps import first_copies, rhythm
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace import CopyDirection, EventKind
+from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
-from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
-from tb_perfadvisor.trace.names import blocks_for_others
+from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
+from tb_perfadvisor.trace.names import BLOCKING_CALL
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _WAITS_FOR_WORKERS = "_MultiProcessingDataLoaderIter"
@@ -112,38 +114,63 @@ def has_loader_workers(signals: Signals) -> bool:
     return is_named or awaited_workers(signals) is not None
 
 
-_LATE_SHARE = 0.5
-"""Of the mean of the longest tenth of waits: a batch that is late for its workers, and not one that
-only takes its time to unpack."""
+@memoized
+def awaited_workers(signals: Signals) -> int | None:
+    """How many workers make the batches that the loop waits for, by the rhythm of the waits.
+
+    None if a fetch is recorded, which says so itself, or if there is no rhythm.
+    """
+    trace, events = signals.trace, signals.trace.events
+    if signals.device.is_host_only or len(trace.rows(EventKind.INPUT_WAIT, EventKind.INFEED_WAIT)):
+        return None
+    batches = first_copies(trace, signals.device.rows)
+    waits = signals.attribution.intervals[Cause.INPUT]
+    waited = np.zeros(len(batches) + 1, dtype=np.int64)
+    place = np.searchsorted(events.start_ns[batches], waits[:, 1])
+    np.add.at(waited, place, waits[:, 1] - waits[:, 0])
+    return rhythm(waited[:-1])
+
+
+def blocking_calls(signals: Signals, waits: Intervals) -> Int32:
+    """Calls of the operating system in which the loop waits for other threads or processes."""
+    trace = signals.trace
+    rows = trace.rows(EventKind.PYTHON)
+    rows = rows[named(trace, rows, BLOCKING_CALL)]
+    return rows[overlap_ns(waits, trace.events.start_ns[rows], trace.events.end_ns[rows]) > 0]
+
+
+class MoreWorkers(NamedTuple):
+    """What more workers bring to a loop that waits for those that it has."""
+
+    now: int
+    enough: int
+    """As many as keep up, as far as there are cores for them."""
+    saved_ns: int
+    """Over the used steps."""
 
 
 @memoized
-def awaited_workers(signals: Signals) -> int | None:
-    """How many workers make the batches that the launching thread waits for in system calls.
+def more_workers(signals: Signals) -> MoreWorkers | None:
+    """What more workers bring; None if it is unknown how many there are.
 
-    A loader with k workers hands out k batches at once, and the next are not there yet. So every
-    k-th batch is late. A batch is the first of the copies to the device between two kernels.
-
-    None if no such call waits for a batch. 1 if each is late, as one worker makes them.
+    A loop that waits keeps its workers busy all the time. So `n` of them would make the same
+    batches in `now / n` of the time. The loop takes as long as that, or as long as all but its
+    waits.
     """
-    trace, events = signals.trace, signals.trace.events
-    waits = trace.rows(EventKind.INPUT_WAIT)
-    names = distinct(events.name[waits]).tolist()
-    calls = [name for name in names if blocks_for_others(trace.strings[name])]
-    waits = waits[np.isin(events.name[waits], calls)]
-    if not len(waits):
+    now = awaited_workers(signals)
+    if now is None:
         return None
-    work = signals.device.rows
-    to_device = trace.copies.row[trace.copies.direction == CopyDirection.HOST_TO_DEVICE]
-    is_copy = np.isin(work, to_device)
-    begins = is_copy & ~np.concatenate(([False], is_copy[:-1]))
-    batches = events.start_ns[work[begins]]
-    place = np.searchsorted(batches, events.end_ns[waits])
-    waited = np.zeros(len(batches) + 1)
-    np.add.at(waited, place, events.duration_ns[waits])
-    longest = np.sort(waited)[-max(len(waits) // 10, 1) :].mean()
-    late = np.flatnonzero(waited[:-1] >= min(_LATE_SHARE * longest, np.median(waited[waited > 0])))
-    return int(np.median(np.diff(late))) if len(late) > 1 else 1
+    attribution = signals.attribution
+    window_ns, stall_ns = attribution.window_ns, attribution.total_ns(Cause.INPUT)
+    most = max(int(signals.trace.facts.machine.usable_cores or _MOST_WORKERS), now)
+    enough = min(-(-now * window_ns // max(window_ns - stall_ns, 1)), most)
+    return MoreWorkers(now, enough, min(stall_ns, window_ns - window_ns * now // enough))
+
+
+def number_of_workers(signals: Signals) -> str:
+    """How many workers to use if there are too few, as code."""
+    more = more_workers(signals)
+    return "2 * num_workers" if more is None else f"{more.enough}"
 
 
 _BATCH_NS = 60_000
@@ -252,7 +279,12 @@ def fetches_without_workers(signals: Signals) -> Int32:
 
 
 def workers_to_keep_up(signals: Signals) -> int:
-    """As many workers as load in the time of everything else what the steps' thread loads now."""
+    """As many workers as load in the time of everything else what the steps' thread loads now.
+
+    Of a loader that has workers, as many as keep up.
+    """
+    if (more := more_workers(signals)) is not None:
+        return more.enough
     events, rows = signals.trace.events, fetches_without_workers(signals)
     fetches = union(events.start_ns[rows], events.end_ns[rows])
     waiting = intersect(signals.attribution.intervals[Cause.INPUT], fetches)

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Look
+from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.device import used_devices
 from tb_perfadvisor.signals.device.memory_use import memory_use
 from tb_perfadvisor.signals.input.input_stages import input_stages
@@ -49,6 +50,10 @@ def shows_host_events(signals: Signals) -> bool:
     return len(trace.rows(*kinds)) > 0
 
 
+NAMELESS_SHARE = 0.1
+"""Of the time: less than a tenth without a name does not hide what decides the step."""
+
+
 def shows_input(signals: Signals) -> bool:
     """Whether the profile shows any fetching; without it, waiting for input is unknown."""
     trace = signals.trace
@@ -57,7 +62,7 @@ def shows_input(signals: Signals) -> bool:
     if trace.totals is not None:
         return Aspect.INPUT in trace.totals.shows
     kinds = (EventKind.INPUT_WAIT, EventKind.INPUT_WORK, EventKind.INFEED_WAIT)
-    return len(trace.rows(*kinds)) > 0
+    return len(trace.rows(*kinds)) > 0 or len(signals.attribution.intervals[Cause.INPUT]) > 0
 
 
 def shows_communication(signals: Signals) -> bool:
@@ -158,6 +163,10 @@ CHECKS: dict[Need, Check] = {
     Need.DEVICE_EVENTS: Check(lambda s: not s.device.is_missing, "", of_device=True),
     Need.EVENTS: Check(lambda s: s.trace.totals is None, ""),
     Need.HOST_EVENTS: Check(shows_host_events, "the profile has no host events"),
+    Need.NAMELESS_TIME: Check(
+        lambda s: shows_work(s) and (s.attribution.share(Cause.UNEXPLAINED) or 0) >= NAMELESS_SHARE,
+        "events tell what the host did in nearly all of the time",
+    ),
     Need.CPU_PROGRAM: Check(lambda s: s.device.is_host_only, "the program uses a device"),
     Need.RUN_LINES: Check(
         lambda s: s.trace.facts.lines is not None,

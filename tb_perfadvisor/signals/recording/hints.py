@@ -119,6 +119,11 @@ STACKS = _set_option(
     megatron="--pytorch-profiler-collect-callstack",
     rich_framework="",
 )
+OF_TENSORFLOW = hint(
+    "TensorFlow's profiler records no Python functions. Record with perfadvisor run, which also "
+    "looks at which line the program is.",
+    "tensorflow",
+)
 MEMORY = _set_option("profile_memory", NSIGHT_MEMORY, vllm="torch_profiler_with_memory", sglang="")
 SNAPSHOT = (
     pytorch_hint(
@@ -236,6 +241,7 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.HOST_EVENTS: (pytorch_hint("Record with ProfilerActivity.CPU."), _HOST_TRACER),
     Need.LAUNCH_LINKS: _BOTH,
     Need.EVERY_LAUNCH: EVERY_EVENT,
+    Need.NAMELESS_TIME: _NONE,
     Need.LAUNCHED_WORK: _BOTH,
     Need.ORIGINS: _BOTH,
     Need.INPUT: (
@@ -308,6 +314,7 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
             "experimental_config=torch._C._profiler._ExperimentalConfig("
             "record_python_gc_info=True)."
         ),
+        OF_TENSORFLOW,
         hint("Record with the Python tracer on (python_tracer_level=1)."),
     ),
     Need.SEVERAL_STEPS: MORE_STEPS,

@@ -20,6 +20,8 @@ class Need(Enum):
     """Which runtime call launched which device event."""
     EVERY_LAUNCH = "every-launch"
     """All launches between those that were recorded: some files keep only a sample of events."""
+    NAMELESS_TIME = "nameless-time"
+    """A large part of the time of which nothing tells what the host did."""
     LAUNCHED_WORK = "launched-work"
     """Which call launched which work, on a device or, by JAX, on the CPU."""
     ORIGINS = "origins"

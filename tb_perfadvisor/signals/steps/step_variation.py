@@ -19,7 +19,7 @@ from tb_perfadvisor.signals.work.operator_inputs import parse_inputs
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, intersect, union
-from tb_perfadvisor.trace.tables import Float64, Int32, Int64
+from tb_perfadvisor.trace.tables import Int32, Int64
 
 _GROUPS: Mapping[str, tuple[Cause, ...]] = MappingProxyType(
     {"Compute": COMPUTE} | {cause.label: (cause,) for cause in Cause if cause not in COMPUTE}
@@ -50,10 +50,6 @@ _NOISES = 3.0
 _LEAST_EXCESS = 0.10
 """Share of the median step: smaller spikes don't matter."""
 _FEWEST_SPIKES = 3
-_LEAST_REST_NS = 1_000
-_MOST_CORRELATED = 0.9
-_MOST_COMPARED = 400
-"""The largest number of steps to compare in pairs."""
 
 
 class Spikes(Struct, frozen=True):
@@ -65,18 +61,6 @@ class Spikes(Struct, frozen=True):
     period: int
     excess_ns: Int64
     """Time of each step above the other steps; shape (index,)."""
-
-
-class Drift(Struct, frozen=True):
-    """A trend over the steps."""
-
-    part: str
-    """The part of the step that grows most."""
-    growth_ns: int
-    """Growth from the first step to the last, by the fitted line."""
-    part_growth_ns: int
-    first_ns: int
-    """Duration of the first step, by the fitted line."""
 
 
 class StepVariation(Struct, frozen=True):
@@ -150,68 +134,6 @@ def dominant_event(signals: Signals, claims: Intervals, excess_ns: int) -> tuple
     times = self_time(signals.trace, signals.step_track, claims)
     is_most = bool(times.names) and 2 * times.self_ns[0] >= excess_ns
     return (times.names[0] if is_most else ""), times
-
-
-def drift(variation: StepVariation, signals: Signals) -> Drift | None:
-    """A significant trend over the steps; None without one.
-
-    The slope is Theil and Sen's (the median over all pairs), which outliers don't affect. It counts
-    if Mann and Kendall's test finds a trend beyond three sigma, also after what neighboring steps
-    have in common is taken into account.
-    """
-    steps = len(variation.duration_ns)
-    if steps < 2 or not variation.is_comparable.all():
-        return None
-    # The number of pairs grows quadratically: with many steps, compare medians of consecutive
-    # steps.
-    in_a_row = -(-steps // _MOST_COMPARED)
-    count = steps // in_a_row
-
-    def condensed(values: Int64) -> Float64:
-        medians: Float64 = np.median(values[-count * in_a_row :].reshape(count, in_a_row), axis=1)
-        return medians
-
-    duration = condensed(variation.duration_ns)
-    first, second = np.triu_indices(count, 1)
-    rising = np.sign(duration[second] - duration[first]).sum()
-    sigma = np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    if (rising - 1) / sigma < _NOISES:
-        return None  # the usual case, at once
-
-    def slope(values: Float64) -> float:
-        rise = (values[second] - values[first]) / (second - first)
-        return float(np.median(rise)) / in_a_row
-
-    per_step = slope(duration)
-    by_part = {part: slope(condensed(values)) for part, values in variation.parts.items()}
-    at = steps - in_a_row * np.arange(count, 0, -1) + (in_a_row - 1) / 2
-    part = max(by_part, key=lambda name: by_part[name])
-    start = float(np.median(duration - per_step * at))
-    sigma *= _dependence(duration - per_step * at)
-    if (rising - 1) / sigma < _NOISES:
-        return None
-    return Drift(
-        part,
-        round(per_step * (steps - 1)),
-        round(max(by_part[part], 0.0) * (steps - 1)),
-        round(start),
-    )
-
-
-def _dependence(rest: Float64) -> float:
-    """By how much noise that stays for several steps widens the test's sigma.
-
-    Yue and Wang, "The Mann-Kendall Test Modified by Effective Sample Size" (2004), with the
-    correlation of one step's rest with the next one's. Where another program has the core for some
-    steps, all of them are longer.
-    """
-    rest = rest - rest.mean()
-    whole = float((rest * rest).sum())
-    # What is left of steps on a line is rounding.
-    if float(np.abs(rest).max()) < _LEAST_REST_NS:
-        return 1.0
-    correlation = min(max(float((rest[1:] * rest[:-1]).sum()) / whole, 0.0), _MOST_CORRELATED)
-    return float(np.sqrt((1 + correlation) / (1 - correlation)))
 
 
 def _comparable(signals: Signals) -> NDArray[np.bool_]:

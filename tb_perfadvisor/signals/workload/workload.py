@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.core.device import used_devices
 from tb_perfadvisor.signals.device.copies import larger_copies
+from tb_perfadvisor.signals.input.loader_workers import awaited_workers
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.exposed_communication import gathered_once
@@ -77,6 +78,7 @@ class Part(Enum):
 
     LOADER = ("DataLoader", Aspect.INPUT)
     LOADER_WORKERS = ("DataLoader with workers", Aspect.INPUT)
+    DALI = ("DALI", Aspect.INPUT)
     TFDATA = ("tf.data", Aspect.INPUT)
     DATA_SERVICE = ("tf.data service", Aspect.INPUT)
     """Other processes, on any machine, prepare the batches of a tf.data pipeline."""
@@ -281,10 +283,10 @@ SIGNS: tuple[Sign, ...] = (
     Sign(
         Part.LOADER_WORKERS,
         (EventKind.INPUT_WAIT,),
-        # A thread that waits for its batch in a call of the operating system waits for a process.
-        _at_start(r".*_MultiProcessingDataLoaderIter|(?:p?poll|recvmsg|futex|sem_\w*wait)$"),
+        _at_start(r".*_MultiProcessingDataLoaderIter"),
     ),
     _frames(Part.LOADER, r"torch/utils/data/dataloader\.py"),
+    Sign(Part.DALI, (EventKind.ANNOTATION,), _at_start(r"\[DALI\]")),
     Sign(
         Part.TFDATA,
         (EventKind.INPUT_WAIT, EventKind.INPUT_WORK),
@@ -540,6 +542,9 @@ def _features(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
     count = int(np.isin(trace.events.name[trace.rows(EventKind.OPERATOR)], decisions).sum())
     if 0 < len(trace.rows(EventKind.LAUNCH)) < _FEWEST_BETWEEN * count:
         yield Part.DECISIONS, f"{count:,} × {' or '.join(_DECISIONS)}"
+    every = awaited_workers(signals)
+    if every is not None and Part.LOADER_WORKERS not in facts:
+        yield Part.LOADER_WORKERS, f"one batch in {every:,} is late"
     table = trace.collectives
     of_gradients = collective_roles(signals).is_for(Role.GRADIENTS, Role.SHARDS)
     reduces = of_gradients & np.isin(trace.texts(table.operation), _REDUCING)
