@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor.api.analyses import load
 from tb_perfadvisor.engine.analysis import Analysis, CombinedSaving
@@ -60,6 +61,17 @@ def test_a_part_adds_nothing_to_what_it_explains(analysis: Analysis) -> None:
         assert model.combined([stall, part]) == alone
         assert model.combined([part]).expected_ns <= alone.expected_ns
     assert model.combined(parts).high_ns <= alone.high_ns
+
+
+def test_a_part_saves_at_most_what_it_explains_saves(analysis: Analysis) -> None:
+    model = stored_model(analysis)
+    (stall,) = places_of(analysis, "input-stall")
+    change = model.changes[stall]
+    part = replace(model, changes=(change, replace(change, refines=0)))
+    assert part.combined([1]) == CombinedSaving(6_000_000, 9_000_000, 12_000_000)
+    # What it explains turns out to save 10 % of 30 ms.
+    measured = MeasuredSaving(0, 0.1, 0.1, 0.1)
+    assert part.combined([1], [measured]) == CombinedSaving(3_000_000, 3_000_000, 3_000_000)
 
 
 def test_measured_counts_in_place_of_predicted(analysis: Analysis) -> None:

@@ -105,6 +105,15 @@ def test_memory_moves_each_array_that_is_read_or_written(kind: str, arrays: int)
     assert (work.matrix_cycles, work.ragged_cycles, work.registers) == (0, 0, 1024)
 
 
+def test_a_depthwise_convolution_multiplies_each_register_by_each_place_of_the_window() -> None:
+    costs = shape_costs("TPU v5e")
+    assert costs is not None
+    # 8 images of 32 x 32 pixels and 128 channels fill 1,024 registers; the window has 3 x 3 places.
+    work = costs.work("depthwise", (8, 32, 32, 128, 3))
+    assert (work.matrix_cycles, work.registers) == (0, 9 * 1024)
+    assert work.memory_cycles * costs.bytes_per_cycle == pytest.approx(2 * 8 * 32 * 32 * 128 * 2)
+
+
 def test_attention_moves_its_four_arrays_and_the_scores_that_do_not_fit_on_chip() -> None:
     costs = shape_costs("TPU v5e")
     assert costs is not None

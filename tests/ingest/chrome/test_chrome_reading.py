@@ -270,6 +270,8 @@ class TestOldProfiles:
                 op(7, "dense/MatMul", "MatMul", 100, tid=0),
                 op(7, "dense/Relu", "Relu", 105, tid=1),
                 op(9, "input/Const", "Const", 90),
+                # Only nodes are named by their arguments.
+                {**op(9, "input/Const", "Executor", 80), "cat": "Scope"},
             ]
         )
         assert sorted(labels(trace)) == [

@@ -306,6 +306,7 @@ def test_chart_tables_give_the_same() -> None:
                 "device_type": "TPU v2",
             }
         },
+        chart_table({"opName": ["fusion.1"], "occurrences": [5]}),  # no stages: without their times
         chart_table(
             {
                 "opName": ["Iterator::Model"],

@@ -94,6 +94,8 @@ def test_copy_direction_comes_from_details_name_or_call() -> None:
     [
         # TraceLens, MI300X.
         (" grid:4,64,1 block:256,1,1 private_mem:0 group_mem:8704 occ_pct:0", 256, 256, -1, 8704),
+        # ROCm writes 0 for unknown registers.
+        ("regs:0 shm:0 grid:4,1,1 block:64,1,1", 4, 64, -1, 0),
         ("regs:2191500840 shm:0 grid:1,1,1 block:64,1,1", -1, -1, -1, -1),
         # XProf's demo, written by TensorFlow 2.4 from uninitialized memory.
         ("regs:687194767361 shm:4294967297 grid:1352,139757090178736,9699248", -1, -1, -1, -1),

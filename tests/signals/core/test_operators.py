@@ -31,6 +31,14 @@ def test_self_time_excludes_nested_events() -> None:
     }
 
 
+def test_operators_beside_each_other_keep_their_time() -> None:
+    builder = TraceBuilder()
+    for place, name in enumerate(("aten::mm", "aten::relu", "aten::add")):
+        builder.operator(name, ms(10 * place), ms(10 * place + 10), launches=False)
+    found = by_name(builder.build())
+    assert found == dict.fromkeys(("aten::mm", "aten::relu", "aten::add"), (1, 10, 0))
+
+
 def test_device_time_goes_to_the_innermost_operator() -> None:
     builder = TraceBuilder().step(0, 0, ms(20))
     builder.operator("aten::linear", ms(0), ms(4), launches=False)

@@ -78,6 +78,13 @@ def test_no_gaps_without_steps() -> None:
     assert gaps_ms(TraceBuilder().operator("aten::mm", 0, ms(1)).build()) == []
 
 
+def test_without_steps_a_backward_pass_shows_no_step_ends() -> None:
+    builder = TraceBuilder().operator("autograd::engine::evaluate_function: MmBackward0", 0, ms(1))
+    signals = Signals(run_of(builder.build()))
+    assert len(signals.steps) == 0
+    assert not signals.shows_step_ends
+
+
 def test_inference_shows_no_step_ends() -> None:
     # Nothing closes a step, so the work between steps is unknown rather than none.
     signals = Signals(

@@ -406,6 +406,11 @@ def test_short_period_is_not_a_step(cycle: int, is_step: bool) -> None:
     assert (steps_of(periodic(cycle=cycle, repeats=10)).source != "none") == is_step
 
 
+@pytest.mark.parametrize(("repeats", "is_step"), [(2, False), (3, True)])
+def test_three_repeats_of_a_hundred_kernels_are_enough(repeats: int, is_step: bool) -> None:
+    assert (steps_of(periodic(cycle=100, repeats=repeats)).source != "none") == is_step
+
+
 @pytest.mark.parametrize(("others", "is_step"), [(24, True), (25, False)])
 def test_one_kernel_in_twenty_may_differ_from_the_next_cycle(others: int, is_step: bool) -> None:
     # Four cycles of 120 are compared with the next one: 480 kernels, of which 24 are 5 %.

@@ -294,7 +294,7 @@ def _precision(shapes: _Shapes, is_contraction: bool) -> Precision:
     """The narrowest floating-point type of the arrays; that of the factors in a contraction."""
     if is_contraction:
         return _precision_of_product(shapes)
-    widths = [_width(shape) for shape in shapes if shape.dtype[0] in "bf" and _width(shape)]
+    widths = [shape.element_bits for shape in shapes if shape.dtype[0] in "bf"]
     return _PRECISION.get(min(widths), Precision.UNKNOWN) if widths else Precision.UNKNOWN
 
 
@@ -304,23 +304,18 @@ def _precision_of_product(operands: _Shapes) -> Precision:
     Next to a wider factor, one of 8 or 4 bits is widened first: stored weights, or random bits. So
     it takes two narrow factors to multiply in 8 bits.
     """
-    floats = [_width(shape) for shape in operands if shape.dtype[0] in "bf"]
+    floats = [shape.element_bits for shape in operands if shape.dtype[0] in "bf"]
     wide = [width for width in floats if width > 8]
     # Scales and biases have fewer dimensions than the factors.
     factors = [
-        _width(shape) for shape in operands if shape.dtype[0] in "bf" and len(shape.dims) > 1
+        shape.element_bits for shape in operands if shape.dtype[0] in "bf" and len(shape.dims) > 1
     ]
     has_wide_factor = any(width > 8 for width in factors)
-    narrow = [shape for shape in operands if shape.dtype[0] in "fs" and 0 < _width(shape) <= 8]
-    unsigned = [shape for shape in operands if shape.dtype[0] == "u" and _width(shape) <= 8]
+    narrow = [shape for shape in operands if shape.dtype[0] in "fs" and shape.element_bits <= 8]
+    unsigned = [shape for shape in operands if shape.dtype[0] == "u" and shape.element_bits <= 8]
     if len(narrow) > 1 or ((narrow or unsigned) and not has_wide_factor):
         return Precision.BITS_8
     return _PRECISION.get(min(wide), Precision.UNKNOWN) if wide else Precision.UNKNOWN
-
-
-def _width(shape: Shape) -> int:
-    """Bits of an element; 0 for predicates and complex numbers."""
-    return 0 if shape.dtype[0] in "pc" else shape.element_bits
 
 
 def _size_bytes(shape: Shape) -> int:
