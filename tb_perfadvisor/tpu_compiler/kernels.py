@@ -1,6 +1,4 @@
-"""Kernels of a compiled program: bundles, loops.
-
-What each kernel of a compiled program costs, by the better of the compiler's two figures.
+"""What each kernel of a compiled program costs, by the better of the compiler's two figures.
 
 XLA notes `estimated_cycles` in fusions, and schedules bundles of instructions, one per cycle. The
 note agrees with the bundles where arithmetic is the limit, but is several times too high where

@@ -150,11 +150,11 @@ def test_messages_that_use_little_of_the_link_are_a_sentence(second: str, says: 
         # Two ranks send 2 x 1/2 of 0.9 GB at 100 GB/s: the 9 ms are all needed. Of the 2 ms of
         # compute in each step, one overlaps communication already, and the other one is free.
         (0.9, 1),
-        # Half of the bytes need 4.5 ms, of which 1 ms is overlapped, and 1 ms can be: 4.5 ms of the
-        # 8 ms are not needed.
-        (0.45, 5.5),
+        # Half of the bytes need 4.5 ms, of which 1 ms is overlapped: 4.5 ms of the 8 ms go with a
+        # link at its speed. Overlap would hide 1 ms.
+        (0.45, 4.5),
         # The size is unknown, and so is what the link needs.
-        (None, 8),
+        (None, 1),
     ],
 )
 def test_communication_hides_for_as_long_as_the_step_computes(

@@ -407,3 +407,18 @@ def test_time_without_a_name_has_a_finding_although_it_is_no_recurring_stall() -
     # 3 of 30 ms are a tenth, and no more.
     shorter = trace.replace("o........o", "o...oooooo").replace("K........K", "K...KKKKKK")
     assert find(PythonOverhead, shorter) == ()
+
+
+def test_what_each_call_needs_only_moves_beside_the_device() -> None:
+    # Twenty operators without a backward pass are inference. It prepares each input for 7 ms while
+    # the device idles, and computes for 3: another thread hides 3 ms of preparation, not 7.
+    trace = f"""
+        cell 1ms
+        step   |{"..........|" * 10}
+        main   |{"opppppppo.|" * 10}
+        gpu 7  |{"K.......KK|" * 10}
+    """
+    (finding,) = find(PythonOverhead, trace) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 10 * 3_000_000
+    assert finding.saving.high_ns == 10 * 7_000_000

@@ -1,6 +1,4 @@
-"""The scalars of a run, from a cache where the files are as they were.
-
-The scalars of event files in a bounded directory, with the position up to which they were read.
+"""The scalars of a run, from a bounded cache that knows up to where the files were read.
 
 Event files grow while a run trains. What was read of a file is kept with that position, and the
 next reading goes on from there. A digest of the first and the last bytes before it shows whether

@@ -1,6 +1,4 @@
-"""Windows of the timeline.
-
-What a timeline draws of a range of time, ready for JSON and bounded whatever the trace's size.
+"""What a timeline draws of a range of time, ready for JSON and bounded whatever the trace's size.
 
 Events that are shorter than a bin share a box with their neighbors in it, so the number of boxes
 depends on the picture and not on the trace. If there are still too many, bins get wider.

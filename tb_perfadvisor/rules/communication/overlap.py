@@ -38,6 +38,7 @@ from tb_perfadvisor.signals.ranks.collective_costs import (
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.exposed_communication import (
     GOOD_PART,
+    DominantCollective,
     began_late,
     dominant_collective,
     exposed_by_role,
@@ -132,8 +133,11 @@ def _purpose(signals: Signals) -> str:
 
 
 def _is_link(signals: Signals, split: float | None) -> bool:
-    """Whether the link is the reason, as far as one rank tells, so that overlap comes second."""
-    slow = slow_messages(signals) if split is None else None
+    """Whether the link is the reason, as far as the ranks tell, so that overlap comes second."""
+    if split is not None:
+        hidden_ns, faster_ns = _saved_ns(signals, split)
+        return faster_ns > hidden_ns
+    slow = slow_messages(signals)
     return slow is not None and slow.points_to_link
 
 
@@ -162,10 +166,8 @@ def _changes(signals: Signals, split: float | None) -> tuple[str, ...]:
     uses = tuple(use for use in uses if use in known or use.is_launched or not known)
     total_ns = sum(use.exposed_ns for use in uses)
     roles = [use.role for use in uses if use.exposed_ns >= GOOD_PART * total_ns]
-    longest = dominant_collective(signals)
-    is_gather = longest is not None and longest.operation == "all-gather"
     first = ["link-path", "link-test"] if _is_link(signals, split) else []
-    first += ["sharded-logits"] if is_gather and roles[:1] == [Role.TENSOR] else []
+    first += ["sharded-logits"] if _gathered_logits(signals) is not None else []
     sent = gradient_messages(signals)
     is_split = sent is not None and _MANY_BYTES <= sent.size_bytes <= sent.count * _LARGE_BUCKET
     last = ["larger-buckets"] if is_split else []
@@ -173,6 +175,13 @@ def _changes(signals: Signals, split: float | None) -> tuple[str, ...]:
         first.append("narrow-partial-sums")
     overlapped = (change for role in roles for change in OVERLAPPED[role])
     return tuple(dict.fromkeys((*first, *overlapped, *last)))
+
+
+def _gathered_logits(signals: Signals) -> DominantCollective | None:
+    """The all-gather among tensor-parallel layers that takes most of the exposed time, if any."""
+    longest, (costliest, *_) = dominant_collective(signals), exposed_by_role(signals)
+    is_gather = longest is not None and longest.operation == "all-gather"
+    return longest if is_gather and costliest.role is Role.TENSOR else None
 
 
 def _remedies(signals: Signals, changes: tuple[str, ...]) -> tuple[Remedy, ...]:
@@ -222,16 +231,24 @@ def _saving(
     if split is None:
         # The bytes need the link at least for this long. The rest may be waiting.
         unpriced_ns = total_ns(claims) - wire_ns
-        low_ns = min(wire_ns, free_compute_ns(signals))
-        return Saving(
-            low_ns, wire_ns, total_ns(claims), claims, "heuristic", unpriced_ns=unpriced_ns
-        )
+        hidden_ns = min(wire_ns, free_compute_ns(signals))
+        most_ns = total_ns(claims)
+        return Saving(hidden_ns, hidden_ns, most_ns, claims, "heuristic", unpriced_ns=unpriced_ns)
     transfer_ns = round(exposed_ns * split)
-    # A transfer at the speed of the link is only hidden. A slower one may also get faster.
-    needed_ns = min(wire_ns, transfer_ns)
-    saved_ns = transfer_ns - needed_ns + min(needed_ns, free_compute_ns(signals))
+    saved_ns = max(_saved_ns(signals, split))
+    longest = _gathered_logits(signals)
+    if longest is not None:
+        saved_ns = round(split * longest.exposed_ns)
     shorter = _hidden(signals, split * saved_ns / max(transfer_ns, 1))
     return Saving(0, saved_ns, transfer_ns + total_ns(awaited), claims, "measured", (shorter,))
+
+
+def _saved_ns(signals: Signals, split: float) -> tuple[int, int]:
+    """What overlap alone and a faster link alone would save of the exposed transfer."""
+    transfer_ns = round(split * total_ns(signals.attribution.intervals[Cause.COMMUNICATION]))
+    wire_ns = needed_transfer_ns(signals)
+    faster_ns = max(transfer_ns - wire_ns, 0) if wire_ns else 0
+    return min(transfer_ns, free_compute_ns(signals)), faster_ns
 
 
 def _hidden(signals: Signals, hidden_share: float) -> Shorten:

@@ -33,6 +33,7 @@ from tb_perfadvisor.rules.evidence.tables import (
 )
 from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity
 from tb_perfadvisor.signals.host.call_tree import SelfTime, self_time
 from tb_perfadvisor.signals.host.debugging import garbage_collections
@@ -172,6 +173,11 @@ class PythonOverhead(Rule):
         what = f"; nothing in the profile tells what that code is{seen}" if is_nameless else what
         function = busiest_for(signals, total) if is_nameless else None
         first = _IN_WRAPPER if is_in_wrapper else ()
+        expected_ns = recorded_ns if is_known else likely_ns(signals, function, total, others_ns)
+        realized = 1.0
+        # What each call needs cannot be left out, but done beside the device's work.
+        if function is None and workload(signals).has(Part.FORWARD_ONLY):
+            realized = min(attribution.total_ns(*_WORK) / max(expected_ns, 1), 1.0)
         subject = "No operator runs" if signals.device.is_host_only else "The device idles"
         yield Finding(
             title=_title(function, is_nameless, is_in_wrapper),
@@ -182,11 +188,12 @@ class PythonOverhead(Rule):
             ),
             saving=Saving(
                 max(recorded_ns - recording_ns, 0) if is_known and is_recurring else 0,
-                recorded_ns if is_known else likely_ns(signals, function, total, others_ns),
+                round(realized * expected_ns),
                 total,
                 claims,
                 "measured" if is_known else "heuristic",
                 (Remove(recorded_stalls),) if is_known else (),
+                realized_share=realized,
             ),
             evidence=(
                 *_python_evidence(signals, claims, total - recorded_ns, host_code),
@@ -194,6 +201,9 @@ class PythonOverhead(Rule):
             ),
             remedies=advise(*_first_advice(function, is_nameless), *first, *_ADVICE),
         )
+
+
+_WORK = (*COMPUTE, Cause.HOST_COMPUTE, Cause.COMMUNICATION, Cause.COPIES)
 
 
 def _of_nameless_time(signals: Signals, stretches: Intervals, stall_ns: float) -> Finding:

@@ -1,6 +1,4 @@
-"""Which of a program's results are used.
-
-Products whose results are partly thrown away, and products in the costlier order.
+"""Products whose results are partly thrown away, and products in the costlier order.
 
 The graph of values shows what becomes of a product's result. If all that follows only moves or maps
 elements until slices take some of them, the others were computed for nothing. The gradient of such

@@ -1,6 +1,4 @@
-"""The history of a memory snapshot: what was allocated, at the peak and when memory ran out.
-
-How much memory of a device was allocated and reserved, and by what, over a snapshot's history.
+"""How much memory of a device was allocated and reserved, and by what, over a snapshot's history.
 
 A history of n events has n + 1 states: state 0 is before the first event, state i after event
 i - 1.

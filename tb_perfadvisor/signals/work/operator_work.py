@@ -1,6 +1,4 @@
-"""What operators read and compute.
-
-The work of PyTorch operators, from the shapes, types and values of their inputs.
+"""The work of PyTorch operators, from the shapes, types and values of their inputs.
 
 Elementwise operators count one FLOP per element; normalization and softmax count several.
 
