@@ -132,6 +132,13 @@ def test_the_largest_cause_is_named_by_its_annotation() -> None:
     )
 
 
+@pytest.mark.parametrize(("idle", "is_named"), [(19, False), (20, True)])
+def test_a_fifth_of_the_time_is_named(idle: int, is_named: bool) -> None:
+    cells = "K" * 40 + "." * idle + "K" * (60 - idle)
+    text = headline_of_run(draw(f"cell 100us\ngpu 7 |{cells}|", step_line=False))
+    assert ("The device idles for 20.0 % of the 10.0 ms profiled" in text) == is_named
+
+
 def test_idle_that_nothing_explains() -> None:
     assert headline_of_run(draw("cell 1ms\ngpu 7 |KK......KK|", step_line=False)) == (
         "The device idles for 60.0 % of the 10.0 ms profiled, and nothing in the profile explains "

@@ -402,6 +402,11 @@ def test_savings_that_vary_between_steps_have_a_lower_severity(
     assert severity_of(saving, 301) == "high"
 
 
+def test_a_saving_outside_the_steps_does_not_vary_between_them() -> None:
+    saving = Saving(45, 45, 45, single(1000, 1045), "measured")
+    assert severity_of(saving, 301, steps_of(3)) == "high"
+
+
 def test_two_steps_do_not_lower_the_severity() -> None:
     saving = Saving(60, 60, 60, single(0, 60), "measured")
     assert severity_of(saving, 200, steps_of(2)) == "high"

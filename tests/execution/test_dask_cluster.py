@@ -23,7 +23,8 @@ from tests.support.command import DEMO, ROOT, run
 
 distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
 
-# One process runs them in this order: the first needs a scheduler without workers.
+# One process runs them in this order: the first needs a scheduler without workers, the second one
+# with no others than its own.
 pytestmark = pytest.mark.xdist_group("dask")
 EIGHT = DEMO / "synthetic_gpu_allreduce_8rank"
 # The second file that this worker is given is its end.
@@ -99,6 +100,13 @@ def worker(address: str, directory: Path, *options: str) -> Iterator[subprocess.
         yield process
 
 
+@pytest.fixture(scope="module")
+def working(scheduler: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the scheduler, with a worker."""
+    with worker(scheduler, tmp_path_factory.mktemp("worker")):
+        yield scheduler
+
+
 def analyzed(
     path: Path, *options: str, status: int = 0, command: tuple[str, ...] = ("-m", "tb_perfadvisor")
 ) -> tuple[dict[str, Any], str]:
@@ -144,14 +152,13 @@ def test_a_worker_killed_in_the_middle_costs_nothing(scheduler: str, tmp_path: P
     assert len(there["reports"][0]["workers"]) == 8
 
 
-def test_a_rank_that_cannot_be_read_is_named(scheduler: str, tmp_path: Path) -> None:
+def test_a_rank_that_cannot_be_read_is_named(working: str, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(EIGHT, runs)
     (broken,) = runs.glob("rank3.*")
     header = b'{"schemaVersion": 1, "distributedInfo": {"rank": 3, "world_size": 8}'
     broken.write_bytes(gzip.compress(header + b', "traceEvents": "none"}'))
-    with worker(scheduler, tmp_path / "a"):
-        document, _ = analyzed(runs, "--scheduler", scheduler)
+    document, _ = analyzed(runs, "--scheduler", working)
     (report,) = document["reports"]
     assert [worker["rank"] for worker in report["workers"]] == [0, 1, 2, 4, 5, 6, 7]
     messages = [note["message"] for note in report["notes"]]
@@ -160,7 +167,7 @@ def test_a_rank_that_cannot_be_read_is_named(scheduler: str, tmp_path: Path) -> 
     )
 
 
-def test_names_of_any_kind_reach_the_workers(scheduler: str, tmp_path: Path) -> None:
+def test_names_of_any_kind_reach_the_workers(working: str, tmp_path: Path) -> None:
     escapes = "\x1b]0;title\x07\x9b31m\u202e"
     runs = [f"run{escapes}", os.fsdecode(b"bad\xff\xfe"), "two\nlines;$(x)"]
     for name in runs:
@@ -168,8 +175,7 @@ def test_names_of_any_kind_reach_the_workers(scheduler: str, tmp_path: Path) -> 
         for rank in (0, 1):
             (trace,) = EIGHT.glob(f"rank{rank}.*")
             shutil.copy(trace, tmp_path / "runs" / name / trace.name.replace("rank", f"{name}rank"))
-    with worker(scheduler, tmp_path / "a"):
-        document, said = analyzed(tmp_path / "runs", "--scheduler", scheduler)
+    document, said = analyzed(tmp_path / "runs", "--scheduler", working)
     assert (said, document["rejected"]) == ("", [])
     assert {report["run"]: len(report["workers"]) for report in document["reports"]} == {
         r"run\x1b]0;title\x07\x9b31m\u202e": 2,

@@ -151,6 +151,23 @@ def test_blocking_copy_keeps_its_place() -> None:
     assert steps.saved_ns(Async(trace.rows(EventKind.LAUNCH, EventKind.SYNCHRONIZE))) == 2_000_000
 
 
+def test_blocking_copy_that_is_the_first_work_is_waited_for() -> None:
+    # The copy takes 3 ms; only then does the host launch the kernel of 2 ms.
+    steps, trace = fit(
+        """
+        cell 1ms
+        step   |..........|..........|
+        main   |LLLLoSS...|LLLLoSS...|
+        gpu 7  |.ggg.KK...|.ggg.KK...|
+    """,
+        links={("gpu 7", 0): ("main", 0), ("gpu 7", 2): ("main", 3)},
+    )
+    copies = trace.rows(EventKind.COPY)
+    halved = Shorten(copies, trace.events.duration_ns[copies] // 3)
+    # 2 ms less of copying let the host go on 2 ms earlier, in each of two steps.
+    assert steps.saved_ns(halved) == 4_000_000
+
+
 SLOW_WORKERS = """
     cell 1ms
     step   |..........|..........|

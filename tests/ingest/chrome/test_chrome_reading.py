@@ -150,6 +150,17 @@ def test_a_tpu() -> None:
     assert "launches of its programs" in trace.notes[0].message
 
 
+@pytest.mark.parametrize(("stated", "flop"), [("0", 0), ("-1", np.nan), (None, np.nan)])
+def test_an_operation_without_arithmetic_is_not_an_unknown_one(
+    stated: str | None, flop: float
+) -> None:
+    text = "%copy.1 = f32[8]{0} copy(f32[8]{0} %p)"
+    facts = {"long_name": text, "hlo_category": "copy"} | ({"flops": stated} if stated else {})
+    operation = span("copy.1", 10, 20, pid=3, tid=3, args=facts)
+    trace = read([process(3, "/device:TPU:0"), *thread(3, 3, "XLA Ops"), operation])
+    assert trace.hlo.flop.tolist() == pytest.approx([flop], nan_ok=True)
+
+
 def test_shortened_name_is_restored() -> None:
     whole = "Iterator::Root::Prefetch::Map"
     trace = read([*HOST, span("Iterator::Map", 0, args={"long_name": whole})])

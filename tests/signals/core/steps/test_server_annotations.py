@@ -67,6 +67,14 @@ def batch(
             " g_sqsk=12]",
             batch(MIXED, (1, 5), (1, 1), cached_tokens=12),
         ),
+        (
+            "step[MIXED bs=1 c=1 g=0 c_sq=5 g_sq=0 g_sk=0]",
+            batch(PREFILL, (1, 5), (0, 0), cached_tokens=0),
+        ),
+        (
+            "step[MIXED bs=1 c=0 g=1 c_sq=0 g_sq=1 g_sk=12]",
+            batch(DECODE, (0, 0), (1, 1), cached_tokens=12),
+        ),
         # TensorRT-LLM
         (
             "[Executor] _forward_step 60000: 0 ctx reqs, 0 ctx tokens, 32 gen reqs",
