@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 Json = dict[str, Any]
 Facts = dict[str, str]
 
@@ -100,6 +102,15 @@ def test_no_remedy_contradicts_the_program(corpus_reports: list[Json]) -> None:
                     ]
     assert checked > 300
     assert faults == []
+
+
+@pytest.mark.parametrize("which", ["slow", "fixed"])
+def test_tokens_are_not_stored_in_8_bits(corpus_reports: list[Json], which: str) -> None:
+    # The largest operand of the router's product is 65,536 x 1,024 tokens, not weights.
+    name = f"compiled-tpu/routing_cumsum_v6e/{which}"
+    (report,) = (report for report in corpus_reports if report["run"] == name)
+    found = {finding["rule_id"] for finding in report["findings"]}
+    assert found.isdisjoint({"wide-weights", "small-batch"})
 
 
 def test_facts_are_of_many_kinds_of_programs() -> None:

@@ -100,3 +100,14 @@ def test_fires_only_where_the_matrix_unit_has_room() -> None:
         settings = {"maximum_compute_share": value}
         findings = find(SmallBatch, DRAWING, legend=rows(16), device=DEVICE, settings=settings)
         assert len(findings or ()) == count
+
+
+def test_many_tokens_times_a_narrow_router_are_no_small_batch() -> None:
+    left, right = "bf16[16384,2048]{1,0:T(8,128)(2,1)}", "bf16[2048,16]{0,1:T(8,128)(2,1)}"
+    result = "bf16[16384,16]{1,0:T(8,128)(2,1)}"
+    text = f"%fusion.7 = {result} fusion({left} %x.1, {right} %router.1), kind=kOutput"
+    product = (
+        f"%convolution.2 = {result} convolution({left} %p.1, {right} %p.2), dim_labels=bf_io->bf"
+    )
+    legend = {"s": xla_op("fusion.7", text, path="jit(f)/dot_general", product=product)}
+    assert found(legend) == ()

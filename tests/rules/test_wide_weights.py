@@ -72,3 +72,19 @@ def test_values_that_are_multiplied_and_summed_up_make_keys_of_the_weights() -> 
     """
     assert find(WideWeights, drawn(SLOW, DOT, program(text))) == ()
     assert find(WideWeights, drawn(SLOW, DOT, program(text.replace("reduce(", "negate("))))
+
+
+def test_tokens_that_a_router_multiplies_are_no_weights() -> None:
+    # 4,096 tokens are the first of two arguments; the 16 columns are weights.
+    tokens, router = "bf16[4096,8192]{1,0:T(8,128)(2,1)}", "bf16[8192,16]{1,0:T(8,128)(2,1)}"
+    result = "bf16[4096,16]{1,0:T(8,128)(2,1)}"
+    dot = f"%dot = {result} dot({tokens} %x, {router} %w), lhs_contracting_dims={{1}}"
+    text = f"""
+        %x = {tokens} parameter(0)
+        %w = {router} parameter(1)
+        {dot} // result
+    """
+    assert find(WideWeights, drawn(SLOW, dot, program(text))) == ()
+    # As the second factor, the same array is the weights of 16 rows.
+    swapped = dot.replace(f"{tokens} %x, {router} %w", f"{router} %w, {tokens} %x")
+    assert find(WideWeights, drawn(SLOW, swapped, program(text.replace(dot, swapped))))

@@ -134,12 +134,15 @@ def weight_reads(signals: Signals, most_rows: int) -> WeightReads | None:
 def _weights(running: Running, most_rows: int) -> list[int]:
     """The arguments that are the larger factor of a product of few rows.
 
-    Keys and values are none, although attention multiplies them by a few queries.
+    Keys and values are none, although attention multiplies them by a few queries. Of two arguments,
+    the first one is what a program multiplies by weights, such as tokens.
     """
     program, found = running.program, dict[int, None]()
     products = [row for row in program.rows_of(PRODUCTS) if not _is_attention(program, row)]
     for product in products:
-        for slot in (0, 1):
+        second = {origin(program, factor) for factor in program.operands(product, 1)}
+        are_arguments = all(program.argument[row] >= 0 for row in second)
+        for slot in (1,) if are_arguments else (0, 1):
             for factor in program.operands(product, slot):
                 row = origin(program, factor)
                 shape = program.shape_of(row)

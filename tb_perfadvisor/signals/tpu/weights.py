@@ -40,7 +40,7 @@ def read_weights(signals: Signals) -> ReadWeights | None:
 
     Weights are the large matrices among the operands of products without a batch, unless another
     operation computes them. Wherever they are when the product begins, they come from the device's
-    memory.
+    memory. Where nothing computes the other operand either, the first one is no weight.
     """
     bytes_per_s = memory_bandwidth(signals, at_peak=True)
     if bytes_per_s is None:
@@ -58,7 +58,7 @@ def read_weights(signals: Signals) -> ReadWeights | None:
             if len(shape.dims) == 2 and shape.elements >= _LEAST_ELEMENTS and name not in computed
         ]
         rows = _rows(operation) if weights else None
-        if rows is not None:
+        if rows is not None and not _reads_tokens(operation, computed):
             size_bytes[rows] += counts[operation.op] * sum(shape.padded_bytes for shape in weights)
             operations.setdefault(rows, []).append(operation)
     if not size_bytes:
@@ -68,6 +68,13 @@ def read_weights(signals: Signals) -> ReadWeights | None:
         return None
     read_ns = most_bytes / bytes_per_s * NS_PER_S
     return ReadWeights(rows, most_bytes, read_ns, tuple(operations[rows]))
+
+
+def _reads_tokens(operation: XlaOperation, computed: set[str]) -> bool:
+    """Whether the larger operand is the first of two that the program is given."""
+    product = product_of(operation.product, nan) if operation.product is not None else None
+    is_given = computed.isdisjoint(operation.instruction.operand_names)
+    return product is not None and is_given and prod(product.rows) > prod(product.columns)
 
 
 def _rows(operation: XlaOperation) -> int | None:

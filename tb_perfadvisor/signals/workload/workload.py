@@ -443,6 +443,8 @@ def workload(signals: Signals) -> Workload:
     """What program was profiled."""
     facts = _by_names(signals.trace)
     facts.update(_by_call_stacks(signals.trace, facts))
+    if signals.trace.source.framework in ("tensorflow", "jax"):
+        facts.pop(Part.RANGES, None)  # their runtimes write ranges, too
     for more in (_mode, _compiled, _features, _parallelism, _hardware, _recorder):
         facts.update({part: text for part, text in more(signals, facts) if part not in facts})
     return Workload(
