@@ -37,8 +37,8 @@ def test_saves_what_the_fix_saves() -> None:
     )
     (finding,) = checked.findings
     assert finding.saving is not None
-    # Two milliseconds of `DevicePut` and four of its copy, in each of two steps. If arguments are new
-    # batches, as in most loops, nothing is saved: a quarter is expected.
+    # Two milliseconds of `DevicePut` and four of its copy, in each of two steps. If arguments are
+    # new batches, as in most loops, nothing is saved: a quarter is expected.
     found = finding.saving.low_ns, finding.saving.expected_ns, finding.saving.high_ns
     assert found == (0, 3_000_000, 12_000_000)
 

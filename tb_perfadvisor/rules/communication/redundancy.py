@@ -7,11 +7,15 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
-from tb_perfadvisor.rules.savings import faster_collectives, time_without_waiting
+from tb_perfadvisor.rules.savings import (
+    faster_collectives,
+    faster_device_work,
+    time_without_waiting,
+)
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import exposed_part
 from tb_perfadvisor.signals.host.buffer_broadcasts import buffer_broadcasts
@@ -19,6 +23,7 @@ from tb_perfadvisor.signals.host.idle import IdleOwner, idle_owners
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.exposed_communication import (
     ReplicatedUpdates,
+    copies_of_gradients,
     has_role,
     replicated_updates,
 )
@@ -166,6 +171,39 @@ class DdpBufferBroadcast(Rule):
                 ),
             ),
             remedies=advise("no-buffer-broadcast"),
+        )
+
+
+class GradientCopies(Rule):
+    """DistributedDataParallel copies each gradient out of the bucket in which it was reduced."""
+
+    id = "gradient-copies"
+    title = "Let gradients be views of the buckets that are reduced"
+    needs = (Need.DEVICE_EVENTS, Need.COLLECTIVES, Need.LAUNCH_LINKS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.01, "share", "The fix is a single argument, so that 1 % of the step is worth it."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        rows = signals.steps.own(copies_of_gradients(signals))
+        duration = signals.trace.events.duration_ns[rows]
+        saving = faster_device_work(
+            signals, rows, duration * 0, basis="measured", most_then_ns=duration // 2
+        )
+        if self.is_minor(saving.claimed_ns, signals):
+            return
+        count = count_per_step(len(rows), "copy", signals, plural="copies")
+        yield Finding(
+            instance=count,
+            summary=(
+                f"{per_step(saving.claimed_ns, signals)} goes into copies within the device that"
+                f" follow the last all-reduce, one for each gradient ({count})."
+            ),
+            saving=saving,
+            evidence=(costliest("Longest copies", signals.worker, rows, duration),),
+            remedies=advise("gradient-views"),
         )
 
 

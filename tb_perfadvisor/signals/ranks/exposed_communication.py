@@ -33,7 +33,7 @@ from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, step_me
 from tb_perfadvisor.signals.ranks.collective_roles import CollectiveRoles, Role, collective_roles
 from tb_perfadvisor.signals.ranks.ranks import collectives_of
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace import EventKind, Precision, Trace
+from tb_perfadvisor.trace import CopyDirection, EventKind, Precision, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, contains, intersect, overlap_once_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -284,6 +284,33 @@ def began_late(signals: Signals) -> Mask:
     collectives = collectives_of(signals)
     hidden_ns = collectives.duration_ns - collectives.exposed_ns
     return hidden_ns < LATE * collectives.duration_ns
+
+
+_FEWEST_COPIES = 10
+"""Smaller models have few parameters, and a handful of copies may be something else."""
+
+
+@memoized
+def copies_of_gradients(signals: Signals) -> Int32:
+    """Copies within the device that were launched in a row right after an all-reduce.
+
+    DistributedDataParallel copies each gradient out of its bucket, unless gradients are views of
+    the buckets (torch/csrc/distributed/c10d/reducer.cpp, `copy_bucket_to_grad`).
+    """
+    trace, events, rows = signals.trace, signals.trace.events, signals.device.rows
+    rows = rows[events.launched_by[rows] >= 0]
+    rows = rows[np.argsort(events.start_ns[events.launched_by[rows]], kind="stable")]
+    within = trace.copies.direction == CopyDirection.DEVICE_TO_DEVICE
+    is_copy = is_in(rows, trace.copies.row[within])
+    reduces = np.array(trace.texts(trace.collectives.operation), dtype=object) == "all-reduce"
+    is_reduced = is_in(rows, trace.collectives.row[reduces])
+    # What is no copy begins a series, to which the copies after it belong.
+    series = np.cumsum(~is_copy)
+    size = np.bincount(series[is_copy], minlength=len(rows) + 1)
+    follows = np.zeros(len(rows) + 1, dtype=np.bool_)
+    follows[series[is_reduced]] = True
+    chosen: Int32 = rows[is_copy & follows[series] & (size[series] >= _FEWEST_COPIES)]
+    return np.sort(chosen)
 
 
 def gathered_once(signals: Signals) -> int | None:

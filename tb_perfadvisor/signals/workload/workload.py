@@ -19,7 +19,7 @@ from tb_perfadvisor.signals.device.copies import larger_copies
 from tb_perfadvisor.signals.input.loader_workers import awaited_workers
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
-from tb_perfadvisor.signals.ranks.exposed_communication import gathered_once
+from tb_perfadvisor.signals.ranks.exposed_communication import copies_of_gradients, gathered_once
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
 from tb_perfadvisor.trace.names import GENERATED_FILE, GENERATED_KERNEL
@@ -574,6 +574,9 @@ def _parallelism(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
         # DeepSpeed's ZeRO shards parameters, too.
         if part is not None and not (part is Part.FSDP and Part.DEEPSPEED in facts):
             yield part, f"{use.count:,} collectives {use.evidence}"
+    copied = len(copies_of_gradients(signals))
+    if copied and Part.DDP not in facts:
+        yield Part.DDP, f"{copied:,} copies right after all-reduces"
     ranks = max(len(run.sources), trace.source.world_size or 1)
     devices = len(used_devices(trace))
     if ranks > 1:
