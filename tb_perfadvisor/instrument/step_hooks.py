@@ -4,13 +4,9 @@
 frameworks to be imported, and for the calls that end a step: a step of PyTorch's optimizer, or a
 batch of Keras's `fit`.
 
-Tells what runs in every step from what runs every few steps, or between epochs.
-
 The first steps show through which functions, lines and loops of the user's code the program goes to
 the end of a step. Later, a stack that leaves that path elsewhere is doing something else: under a
 condition with a remainder (`step % 100 == 0`), or behind the loop over the batches of an epoch.
-
-Which of the calls that a program makes repeatedly end its steps.
 
 The best that is seen: a batch of `fit`, else a step of an optimizer, else gradients (`backward`,
 `GradientTape`), else a training function, else a call of a model or of a compiled function. So the

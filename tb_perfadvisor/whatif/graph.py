@@ -1,12 +1,8 @@
 """The graph of dependencies, and waits in it.
 
-What each waiting call waits for, and what the call itself costs.
-
 Files rarely record which stream a call waits for. A call that had to wait returned right after the
 work that it waited for. A call that did not have to wait is assumed to wait for the stream that its
 thread used last.
-
-The dependency graph of the used steps: what had to happen before what, and how long after.
 
 A node is a moment: a call begins (`CALL`), a wait returns (`RETURN`), device work ends (`WORK`),
 a batch is ready (`BATCH`), the window ends on a thread (`END`). An edge says that its target comes

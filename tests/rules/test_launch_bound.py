@@ -4,7 +4,7 @@ import msgspec
 
 from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.testing import check_rule, draw, find
-from tb_perfadvisor.testing.symbols import kernel
+from tb_perfadvisor.testing.symbols import kernel, operator
 from tb_perfadvisor.trace import Device
 from tests.support.tool_results import (
     generic_step,
@@ -180,3 +180,24 @@ def test_what_to_record_comes_first_where_the_host_is_unknown() -> None:
     (known,) = find(LaunchBound, SLOW) or ()
     assert not known.remedies[0].text.startswith("Record with Python stacks")
     assert "nothing in the profile" not in known.summary
+
+
+def test_what_breaks_into_pieces_is_not_to_be_compiled() -> None:
+    # Each operator decides on a tensor, so that a compiled graph ends at each launch.
+    trace = f"""
+        cell 10us
+        step   |{"..........|" * 4}
+        main   |{"o.o.o.o.o.|" * 4}
+        gpu 7  |{".K.K.K.K.K|" * 4}
+    """
+    (finding,) = find(LaunchBound, trace, legend={"o": operator("aten::nonzero")}) or ()
+    assert finding.remedies
+    assert not any("compile" in remedy.snippet for remedy in finding.remedies)
+
+
+def test_old_gpus_record_graphs_without_a_compiler() -> None:
+    device = Device(0, "Quadro GP100", "gpu", compute_capability="6.0")
+    trace = msgspec.structs.replace(draw(SLOW), devices=(device,))
+    (finding,) = find(LaunchBound, trace) or ()
+    assert finding.remedies[0].snippet.startswith("model = torch.cuda.make_graphed_callables(")
+    assert not any("torch.compile(" in remedy.snippet for remedy in finding.remedies)

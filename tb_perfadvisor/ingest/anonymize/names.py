@@ -1,12 +1,8 @@
 """Which names of a profile are public, and what replaces the others.
 
-The words and files that are public, and so may stay in an anonymized profile.
-
 Four lists of words: `marker_words.txt`, which rules and readers look for; `operator_words.txt` and
 `kernel_words.txt`, of names of operations and kernels; and `framework_words.txt`, generated with
 `framework_files.txt` from released versions of the frameworks.
-
-Replaces words in names, except those that frameworks, runtimes and markers use.
 
 A name is split into words. Known words, short numbers and punctuation stay, so that rules still
 recognize `Optimizer.step#…` or `jit(…)/dot_general`. All other words are replaced by hashes, the

@@ -1,7 +1,5 @@
 """Keeps opens inside the log directory.
 
-Opens what lies in a directory, and nothing to which links lead from there.
-
 A shared server shows what lies in its log directory to everyone who reads it, and others may write
 there. Where the system allows, each directory on the way is opened by itself and without following
 links, so that nothing can be exchanged between the check and the opening. A hard link or a mount

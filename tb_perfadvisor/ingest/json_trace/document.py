@@ -1,11 +1,7 @@
 """Reads one trace document, and mends what was cut off.
 
-Repairs JSON that recorders, uploads or disks have damaged.
-
 Only chunks that the strict decoder rejects are repaired, because repairs take time and may alter
 names that contain the same characters.
-
-Decodes a file in Chrome's trace format in slices, even if it is damaged.
 
 The file is never entirely in memory. It is read and inflated in slices, which end between two
 events, and the Python objects of one slice are freed before the next is decoded. A slice that the

@@ -221,7 +221,7 @@ def _changes(signals: Signals, launching: Intervals, eager: Intervals) -> tuple[
     """What helps against what takes most of the host's time come first."""
     is_launching = total_ns(launching) > total_ns(eager)
     first = ["device-graphs", "compile"] if is_launching else ["compile", "device-graphs"]
-    if workload(signals).has(Part.DECISIONS):
+    if any(map(workload(signals).has, (Part.DECISIONS, Part.NEW_SHAPES))):
         first = []
     updating = intersect(join(launching, eager), optimizer_loop(signals).steps)
     is_updating = total_ns(updating) > _GOOD_PART * total_ns(join(launching, eager))

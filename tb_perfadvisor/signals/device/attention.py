@@ -1,17 +1,13 @@
 """Attention that is not fused, by its operators or by the order of kernels.
 
-Attention computed operator by operator: softmax(Q Kᵀ) V as products around a softmax.
-
 The scores are the output of one batched product, the input of a softmax, and an operand of another
 batched product: the same shape three times on one thread. Operators between them on a matrix of
 this size (scale, mask, dropout, casts) belong to the attention layer, and so does the backward work
 that autograd links to the forward operators. A model tells how long a fused kernel would take.
 
-Unfused attention where no shapes were recorded: a softmax between two products.
-
-Between the product that computes the scores and the one that consumes them, only memory-bound
-kernels run: scaling, mask, softmax, dropout and casts, or their gradients. A fused kernel keeps the
-scores on the chip: these kernels go, and the products stay.
+Without shapes, attention is a softmax between two products with only memory-bound kernels between
+them: scaling, mask, softmax, dropout and casts, or their gradients. A fused kernel keeps the scores
+on the chip: these kernels go, and the products stay.
 """
 
 from __future__ import annotations

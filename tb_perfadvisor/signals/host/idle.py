@@ -1,15 +1,11 @@
 """Who holds up an idle device: annotations, owners, gaps that recur.
 
-Idle time by the user's annotations: `## optimizer ##`, `forward`, `Optimizer.step#SGD.step`.
-
 Each piece of idle time gets the innermost annotation around it, on the thread that launched the
 device's next work, or else on the thread that runs the steps. What PyTorch annotates by itself
 (optimizers, DistributedDataParallel, collectives) counts only outside of the user's annotations. An
 annotation that spans a whole step names nothing, and neither do the profiler's own. TensorFlow and
 JAX record what their runtimes do in the same way as the user's annotations. There, only what calls
 a compiled function or an operator from outside can be the user's.
-
-Idle that the host causes, split by what specifically causes it.
 
 Several rules look at the same idle. This split decides once whose it is, so that general rules
 (launching is slow, Python is slow) leave out what specific rules report.

@@ -1,12 +1,8 @@
 """Loading and preparing batches on the host.
 
-What it brings on the CPU to load batches elsewhere, or to keep them in memory.
-
 Worker processes hand each batch over, and they need cores: where the step's operators use all of
 them, a worker takes what the step lacks. So a fetch must be long before workers pay; what waits for
 storage needs no core. `cost_models/loader_workers.py` measures the constants.
-
-What a step waits for once other processes load its batches: the device, the host or the loader.
 
 Time that a step no longer waits for input may be waited elsewhere. The thread that loaded still has
 to launch everything else, and is slower beside workers: their batches are handed over, unpickled

@@ -1,11 +1,8 @@
 """From the launch of work to its start.
 
-What XLA's runtime does on the host for a call of a compiled program.
-
-It copies arguments that are arrays of the host, and then dispatches the program. Its events have no
-code of the user inside, except for Python that traces a function, which counts as compiling.
-
-Launches that take the host far longer than others, by the device work that they launch.
+For a call of a compiled program, XLA's runtime copies arguments that are arrays of the host, and
+then dispatches the program. Its events have no code of the user inside, except for Python that
+traces a function, which counts as compiling.
 
 An idle gap is grouped with those before the same work by the same launcher, however long it is:
 what the host does before one kernel is one cause, whether a gap lasts 1.9 or 2.1 ms.

@@ -1,7 +1,5 @@
 """What collectives cost: sizes, links, and messages per step.
 
-What a step sends: the collectives that steps launch, wherever they run.
-
 The device may be steps behind the host. A window of the recording then holds collectives of steps
 that were launched before it, of which nothing but the time is known, and the end of the recording
 may lack those that the last step launched. Bytes per step come from whole steps only.

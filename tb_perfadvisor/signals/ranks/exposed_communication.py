@@ -1,12 +1,8 @@
 """Communication that nothing hides, shards that are gathered, and updates that all ranks repeat.
 
-All-gathers of sharded parameters: for which pass, and why compute does not hide them.
-
 FSDP2 annotates what it does with the module (torch/distributed/fsdp/_fully_shard/
 _fsdp_param_group.py): `FSDP::all_gather (layers.1)` inside `FSDP::pre_forward (layers.1)`, or
 inside that of another module if the program asks for a prefetch.
-
-Updates that every data-parallel rank computes in full, and what gathering them would cost.
 
 With the optimizer sharded over n ranks, each updates one n-th of the parameters and gathers the
 rest. A reduce-scatter and an all-gather send what the all-reduce of the gradients sent before

@@ -4,8 +4,6 @@ In a collective that all ranks of its group recorded, a rank's wait is its durat
 shortest one. If late ranks arrived together with the others, a rank would save the wait of the
 median rank, as far as no compute covers it.
 
-All-to-alls to which ranks send unequal amounts, and the waits for the rank that sends most.
-
 A layer of experts sends each token to the rank of its expert, and the result back. What a rank
 sends in the second all-to-all is what it had to compute.
 """

@@ -1,7 +1,5 @@
 """What holds memory in a snapshot: activations, gradients, optimizer state, needless copies.
 
-What a forward pass keeps for the backward pass, by the call that could be checkpointed.
-
 A program calls its blocks in a loop: one line, several calls, each of which keeps the same tensors.
 With checkpointing, each call keeps only its input, and the backward pass repeats the call: then
 one call's tensors are alive at a time.

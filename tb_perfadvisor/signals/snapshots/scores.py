@@ -1,11 +1,7 @@
 """Large matrices that a program writes to memory: attention scores, logits of a vocabulary.
 
-Attention matrices that a program writes to memory: the scores, and what softmax makes of them.
-
 Softmax between two batched products is attention. Written out, it makes several tensors of the size
 of the scores, and training keeps some of them for the backward pass. Fused attention makes none.
-
-Logits over a vocabulary, and what the cross-entropy makes of them.
 
 The loss of a language model has a value for each token and each word. Logits, their logarithmic
 softmax and the gradients of both are as large as that, and exist at once. A fused loss computes

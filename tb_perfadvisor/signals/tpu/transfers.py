@@ -1,16 +1,11 @@
 """Transfers between chips, slices and hosts.
 
-Asynchronous operations of a TPU: where each starts, and where the core waits for it.
-
 XLA splits a copy or a collective into a start operation, which returns at once, and a done
 operation, which waits for completion. A done names its start: `copy-done((…) %copy-start.4)`.
 
-Transfers between TPU slices, over the data-center network.
-
-XLA implements them as sends and receives that its multi-slice runtime executes on the host:
+XLA implements transfers between slices as sends and receives that its multi-slice runtime executes
+on the host:
 `recv-done(…), frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime"}`.
-
-Transfers between a running TPU program and its host, and how long the core waits for them.
 
 XLA sends arrays to the host and receives results with `send`, `send-done`, `recv` and `recv-done`
 operations marked `is_host_transfer=true`. They come from callbacks into Python (JAX) and from

@@ -1,7 +1,5 @@
 """What fusing operators would save.
 
-The bytes that a sequence of operators moves, one by one and fused.
-
 Run one by one, each operator reads its inputs from memory and writes its result to it. A compiler
 puts operators that hand tensors to one another into one kernel, which reads each input once and
 writes only what others need:
@@ -15,8 +13,6 @@ writes only what others need:
 Which tensor an operator reads is not recorded. Take the latest of its size that nothing has read
 yet, since results are computed to be read; else one that the kernel already has. *Strict* traffic
 assumes the opposite of the latter: that every further input is another tensor, read from memory.
-
-Memory-bound device work that a compiler would fuse, and how long it would take fused.
 
 Operators that PyTorch runs one by one are put into kernels by `fused_traffic`. Where shapes were
 recorded, it counts bytes. Elsewhere, the time of a kernel stands for its bytes: its name tells how

@@ -121,6 +121,8 @@ class Part(Enum):
     """A server prepares the next step on the host while the device runs the current one."""
     DECISIONS = ("decisions between few launches", Aspect.FEATURE)
     """Conditions on tensors and boolean masks: a compiler breaks its graphs at each of them."""
+    NEW_SHAPES = ("shapes that change", Aspect.FEATURE)
+    """Steps multiply matrices of sizes that none before had: a compiler starts anew for them."""
     RANGES = ("ranges of its own", Aspect.FEATURE)
     """The program names parts of its step, with `record_function` or NVTX."""
     STEP_CALLS = ("prof.step()", Aspect.FEATURE)
@@ -382,6 +384,8 @@ UNKNOWN = "unknown"
 _FEWEST_OPERATORS = 20
 """A recording of fewer operators may simply not have come to the backward pass."""
 _LONGEST_NAME = 80
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution")
+_FEW_NEW = 0.1
 _DECISIONS = ("aten::is_nonzero", "aten::nonzero")
 _FEWEST_BETWEEN = 10
 """Launches. Compiling what is shorter saves about what entering and leaving it costs."""
@@ -540,9 +544,10 @@ def _features(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
     if once is not None:
         yield Part.GATHERED_ONCE, f"{once:,} all-gathers, none of them in a backward pass"
     yield from _copies_to_device(signals)
+    yield from _new_shapes(signals)
     decisions = [i for i, text in enumerate(trace.strings) if text in _DECISIONS]
     count = int(np.isin(trace.events.name[trace.rows(EventKind.OPERATOR)], decisions).sum())
-    if 0 < len(trace.rows(EventKind.LAUNCH)) < _FEWEST_BETWEEN * count:
+    if _FEWEST_OPERATORS <= len(trace.rows(EventKind.LAUNCH)) < _FEWEST_BETWEEN * count:
         yield Part.DECISIONS, f"{count:,} × {' or '.join(_DECISIONS)}"
     every = awaited_workers(signals)
     if every is not None and Part.LOADER_WORKERS not in facts:
@@ -553,6 +558,23 @@ def _features(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
     narrow = sum(dtype.lower() in _NARROW for dtype in trace.texts(table.dtype[reduces]))
     if 2 * narrow > reduces.sum():
         yield Part.GRADIENTS_16_BIT, f"{narrow:,} of {reduces.sum():,} collectives of gradients"
+
+
+def _new_shapes(signals: Signals) -> Iterator[tuple[Part, str]]:
+    """Whether products of later steps often have shapes that no earlier one had."""
+    trace, table = signals.trace, signals.trace.operators
+    named = [i for i, text in enumerate(trace.strings) if text in _PRODUCTS]
+    step, name = signals.steps.owner[table.row], trace.events.name[table.row]
+    kept = (table.shapes >= 0) & (step >= 0) & np.isin(name, named)
+    step = step[kept]
+    kinds, inverse = np.unique((name[kept], table.shapes[kept]), axis=1, return_inverse=True)
+    first = np.full(kinds.shape[1], np.iinfo(np.int64).max)
+    np.minimum.at(first, inverse.ravel(), step)
+    later = step > step.min(initial=0)
+    new = int((later & (first[inverse.ravel()] == step)).sum())
+    # Two steps may be of two kinds.
+    if len(signals.steps) > 2 and new > _FEW_NEW * later.sum():
+        yield Part.NEW_SHAPES, f"{new:,} of {later.sum():,} products have new shapes"
 
 
 def _copies_to_device(signals: Signals) -> Iterator[tuple[Part, str]]:

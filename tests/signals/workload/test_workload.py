@@ -276,12 +276,31 @@ def test_ranges_of_libraries_are_not_the_programs_own(name: str, is_own: bool) -
     assert of(TraceBuilder().annotation(name, 0, 9).build()).has(Part.RANGES) == is_own
 
 
-@pytest.mark.parametrize(("launches", "is_chopped"), [(19, True), (20, False)])
+@pytest.mark.parametrize(("launches", "is_chopped"), [(19, False), (29, True), (30, False)])
 def test_few_launches_between_decisions(launches: int, is_chopped: bool) -> None:
-    # Two decisions: 10 launches for each are enough.
+    # Three decisions: 10 launches for each are enough, and 19 launches are no program.
     builder = TraceBuilder()
-    for index, name in enumerate(("aten::nonzero", "aten::is_nonzero")):
+    for index, name in enumerate(("aten::nonzero", "aten::is_nonzero", "aten::nonzero")):
         builder.operator(name, index * 10, index * 10 + 5)
     for index in range(launches):
         builder.launch(100 + index * 10, 105 + index * 10, key=str(index))
     assert of(builder.build()).has(Part.DECISIONS) == is_chopped
+
+
+@pytest.mark.parametrize(
+    ("lengths", "changes"),
+    [
+        ((128, 128, 128, 128), False),
+        ((128, 64, 128, 64), True),  # one of the three later ones is new
+        ((128, 97, 64, 33), True),
+        ((128, 64), False),  # two kinds of steps, for all that is known
+    ],
+)
+def test_shapes_that_change(lengths: tuple[int, ...], changes: bool) -> None:
+    builder = TraceBuilder()
+    for number, length in enumerate(lengths):
+        at = number * 1000
+        builder.step(number, at, at + 1000)
+        shapes = [[length, 512], [512, 512]]
+        builder.operator("aten::mm", at, at + 900, shapes=shapes, dtypes=["float"] * 2)
+    assert of(builder.build()).has(Part.NEW_SHAPES) == changes

@@ -7,8 +7,6 @@ The host's window lasts from the start of a marker to the start of the next one.
 from the end of the last work of the step before to the end of the step's own last work. Both
 partition time. In a steady state their means agree, wherever the host runs ahead.
 
-The batch that the first work of a recording without steps is about.
-
 Idle time before the first work comes from how a profile was recorded, except for the wait for its
 batch: that is a part of the first iteration.
 """

@@ -4,8 +4,6 @@ The memory that XLA's compiler planned for a program: its buffer assignment.
 
 Source: `BufferAllocationProto` in xla/service/hlo.proto.
 
-Looks up XLA operations in the programs of a profile.
-
 GPU planes only name the operation of a kernel, and TPU planes do not say what is inside a fusion.
 Both are in the program (`HloProto`, in `/host:metadata`).
 """
