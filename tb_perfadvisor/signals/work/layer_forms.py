@@ -74,12 +74,13 @@ _WITH_AMX = (
     _Layer(_RECURRENT, 0.42, 0.53, 0.7, is_product=True),
     *_BESIDE_PRODUCTS,
 )
-_PER_MULTIPLICATION = 40
+_PER_MULTIPLICATION = 45
 """A product with few multiplications for each number that it reads or writes mostly casts and moves
 numbers. With AMX, 0.31 of a linear layer is left at 455 for each (4,096 rows, 1,024 inputs and
 outputs), 0.38 at 256, 0.53 at 128, 0.86 at 32, and 1.14 at 16."""
 _MOST_LEFT = 1.1
-_TOLERANCE = np.array([0.7, 1.0, 1.25])
+_TOLERANCE = np.array([0.7, 1.0, 1.3])
+"""Of six other sizes, 0.9 to 1.25 times as much was left as this says."""
 _CHANNELS_LAST = (
     _Layer(_MAX_POOL, 0.19, 0.27, 0.4),
     # 0.48 to 0.6, and 1.05 beyond the cache.
