@@ -20,7 +20,13 @@ COMMAND = "python scripts/advice_page.py"
 _SHORT = 6
 """Words. A shorter sentence says why; what to do follows."""
 _TITLES = {"xla": "XLA and TPU"}
-_FRAMEWORKS = {"": "any", "pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
+_FRAMEWORKS = {
+    "none": "no framework",
+    "": "any",
+    "pytorch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "jax": "JAX",
+}
 
 
 def page() -> str:

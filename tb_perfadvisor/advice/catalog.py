@@ -29,7 +29,7 @@ _FOLDER = Path(__file__).parent
 _ENTRY = re.compile(r"^\[([a-z0-9-]+)\]$", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
-Framework = Literal["any", "pytorch", "tensorflow", "jax"]
+Framework = Literal["any", "pytorch", "tensorflow", "jax", "none"]
 Cost = Literal["accuracy", "information", "memory", "effort"]
 
 

@@ -349,12 +349,18 @@ def _share(
 
 COMPILE_LOG_CAPTION = "PyTorch · log of torch.compile"
 """In place of a caption: the log says nothing of the device or the steps."""
-_FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
+_FRAMEWORKS = {
+    "pytorch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "jax": "JAX",
+    "none": "no framework",
+    "unknown": "unknown framework",
+}
 
 
 def framework_name(framework: str) -> str:
     """`PyTorch`, as its users write it."""
-    return "unknown framework" if framework == "unknown" else _FRAMEWORKS.get(framework, framework)
+    return _FRAMEWORKS.get(framework, framework)
 
 
 def make_caption(

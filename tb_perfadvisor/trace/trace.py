@@ -39,7 +39,7 @@ from tb_perfadvisor.trace.tables import (
     empty_table,
 )
 
-Framework = Literal["pytorch", "tensorflow", "jax", "unknown"]
+Framework = Literal["pytorch", "tensorflow", "jax", "none", "unknown"]
 
 
 class Source(Struct, frozen=True):

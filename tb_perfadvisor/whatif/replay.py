@@ -53,9 +53,9 @@ class Shorten(Struct, frozen=True, tag=True):
 
 
 class Overlap(Struct, frozen=True, tag=True):
-    """Device events overlap all other device work: neither waits for the other.
+    """Copies overlap all other device work: neither waits for the other.
 
-    They keep their launches and their order among themselves.
+    They keep their launches and their order. On whatever streams, they share one link.
     """
 
     rows: Int32
@@ -115,7 +115,7 @@ def replay(graph: Graph, fixes: Sequence[Fix] = (), removed: RemovedTime | None 
         graph.chain,
     )
     _apply(graph, edges, fixes, removed)
-    # Work that runs beside all other work has a chain of its own: twice as many chains.
+    # Copies that run beside all other work have a chain of their own.
     tail_ns: list[int] = [*graph.tail_ns.tolist(), *[NEVER] * len(graph.tail_ns)]
     chains, last_nodes = _last_nodes(edges.chain, len(tail_ns))
     longest_paths = _longest_paths(graph, edges, last_nodes)
@@ -264,10 +264,13 @@ def _overlap(graph: Graph, edges: _Edges, rows: Int32) -> None:
     edges.is_kept &= ~((graph.edge_kind == EdgeKind.CROSS) & (from_overlapped | into_overlapped))
     chains = len(graph.tail_ns)
     before: dict[int, int] = {}
-    last_overlapped: dict[int, int] = {}
+    if not is_overlapped.any():
+        return
+    link = chains + int(graph.chain[np.argmax(is_overlapped)])
+    last_overlapped = len(graph) + link
     follows = (graph.edge_kind == EdgeKind.STREAM) | (graph.edge_kind == EdgeKind.WAIT)
     followers = np.flatnonzero(follows & (from_overlapped | into_overlapped))
-    stream_of, overlapped = graph.chain.tolist(), is_overlapped.tolist()
+    overlapped = is_overlapped.tolist()
     sources = edges.source[followers].tolist()
     for slot, node in enumerate(graph.target[followers].tolist()):
         source = sources[slot]
@@ -275,12 +278,11 @@ def _overlap(graph: Graph, edges: _Edges, rows: Int32) -> None:
         if overlapped[node]:
             # Its followers follow the work before it. It follows the last overlapped work.
             before[node] = source
-            stream = stream_of[node]
-            source = last_overlapped.get(stream, len(graph) + chains + stream)
-            last_overlapped[stream] = node
+            source = last_overlapped
+            last_overlapped = node
         sources[slot] = source
     edges.source = edges.source.copy()
     edges.source[followers] = sources
     along = followers[graph.edge_kind[followers] == EdgeKind.STREAM]
     edges.delay_ns[along] = np.minimum(edges.delay_ns[along], graph.gap_ns)
-    edges.chain = edges.chain + is_overlapped[: len(graph)] * np.int32(chains)
+    edges.chain = np.where(is_overlapped[: len(graph)], np.int32(link), edges.chain)

@@ -64,7 +64,7 @@ def site(
             "GradScaler's check for infinities",
         ),
         (site(ITEM, TO_HOST, frame="torch/_tensor_str.py(698): _str"), "printing tensors"),
-        (site("", calls=("cudaDeviceSynchronize",)), "torch.cuda.synchronize()"),
+        (site("", calls=("cudaDeviceSynchronize",)), "cudaDeviceSynchronize()"),
     ],
 )  # fmt: skip
 def test_operators_of_a_call_site_identify_its_cause(call_site: WaitCallSite, label: str) -> None:

@@ -46,7 +46,7 @@ CAUSED = [
     (".cpu()", "", COPY, TO_HOST),
     ("printing tensors", "", f"torch/_tensor_str.py(698):_str {ITEM}", TO_HOST),
     ("GradScaler's check for infinities", "", ITEM, TO_HOST),
-    ("torch.cuda.synchronize()", "", "", TO_HOST),
+    ("cudaDeviceSynchronize()", "", "", TO_HOST),
 ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ _MOST_LETTERS: Final = 300
 
 
 def notes_of(
-    database: Database, work: DeviceWork, processes: Processes, *, has_operators: bool
+    database: Database, work: DeviceWork, processes: Processes, *, lacks_operators: bool
 ) -> tuple[Note, ...]:
     """All notes, in descending order of severity."""
     notes = []
@@ -53,7 +53,7 @@ def notes_of(
                 "Record with `--cuda-graph-trace=node`.",
             )
         )
-    elif work.process.size and not has_operators:
+    elif work.process.size and lacks_operators:
         notes.append(
             Note(
                 "no-operators",

@@ -97,7 +97,7 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
     has_operators = bool((ranges.kind == EventKind.OPERATOR).any())
     source = replace(
         source,
-        framework=_framework(ranges, assembler.strings),
+        framework=_framework(ranges, assembler.strings, len(work.kernels["device"])),
         producer="Nsight Systems",
         version=metadata.get("EXPORT_PRODUCT_VERSION", ""),
         host=source.host or metadata.get("EXPORT_HOST", ""),
@@ -106,7 +106,8 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
         is_synthetic="EXPORT_SYNTHETIC" in metadata,
     )
     devices = devices_of(database, work.device)
-    notes = notes_of(database, work, processes, has_operators=has_operators)
+    may_have_operators = not has_operators and source.framework != "none"
+    notes = notes_of(database, work, processes, lacks_operators=may_have_operators)
     clock_unix_ns = _clock(database)
     del work, ranges, calls
     trace = assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
@@ -115,11 +116,13 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
 
 _PYTORCH: Final = re.compile(r"at::native|c10::|aten::|triton_(?:poi|red|per)_")
 _TENSORFLOW: Final = re.compile(r"tensorflow::")
+_MANY_KERNELS: Final = 20
+"""PyTorch's and TensorFlow's own kernels are among so many."""
 _XLA: Final = re.compile(r"(?:TSL|XlaModule|Xla|Thunk):|PjitFunction|\bjit_\w+$")
 
 
-def _framework(ranges: Ranges, names: Sequence[str]) -> Framework:
-    """The framework, by the names of operators, ranges and kernels."""
+def _framework(ranges: Ranges, names: Sequence[str], kernels: int) -> Framework:
+    """The framework, by the names of operators, ranges and kernels; "none" if many show none."""
     if (ranges.kind == EventKind.OPERATOR).any():
         return "pytorch"
     signs: tuple[tuple[Framework, re.Pattern[str]], ...] = (
@@ -127,10 +130,8 @@ def _framework(ranges: Ranges, names: Sequence[str]) -> Framework:
         ("tensorflow", _TENSORFLOW),
         ("jax", _XLA),
     )
-    return next(
-        (name for name, sign in signs if any(map(sign.search, names))),
-        "unknown",
-    )
+    unseen: Framework = "none" if kernels >= _MANY_KERNELS else "unknown"
+    return next((name for name, sign in signs if any(map(sign.search, names))), unseen)
 
 
 def _threads_of_interest(calls: Mapping[str, HostCalls], ranges: Ranges) -> NDArray[np.int64]:

@@ -181,7 +181,7 @@ CAUSES: tuple[SynchronizationCause, ...] = (
         ("constants-on-device", "pinned-memory"),
     ),
     SynchronizationCause(
-        "torch.cuda.synchronize()",
+        "cudaDeviceSynchronize()",
         lambda site: not site.operators and site.calls == ("cudaDeviceSynchronize",),
         ("timing-with-events",),
     ),

@@ -140,6 +140,9 @@ def _trips(signals: Signals, minimum_bytes: int) -> _Trips:
         direction[1:] == CopyDirection.HOST_TO_DEVICE
     )
     returns &= (size_bytes[:-1] == size_bytes[1:]) & (step[:-1] == step[1:])
+    # The host cannot send back what has not arrived.
+    events, call = trace.events, trace.events.launched_by[rows[1:]]
+    returns &= (call < 0) | (events.start_ns[call] >= events.end_ns[rows[:-1]])
     first = np.flatnonzero(returns)
     return _Trips(rows[first], rows[first + 1])
 

@@ -167,7 +167,7 @@ def waits_for_batches(
     Before the batch is copied, nothing is recorded on the host (`nameless` time), or it is in calls
     that wait for another process or thread (`blocked`). Without such calls, either batches are late
     in a rhythm, or another thread copies them than launches kernels, as that of a loader which
-    prepares them by itself.
+    prepares them by itself. A wait that follows a large result is none for a batch.
     """
     batches, events = first_copies(trace, timeline.rows), trace.events
     if len(batches) < _FEWEST_BATCHES or len(trace.rows(EventKind.INPUT_WAIT)):
@@ -175,6 +175,12 @@ def waits_for_batches(
     waits = join(nameless, blocked)
     waited_ns = overlap_ns(waits, idle.start_ns, idle.end_ns)
     is_late = is_in(idle.next_row, batches) & (waited_ns >= _LEAST_WAIT_NS)
+    # The host may as well compute something from what it has just received.
+    copies = trace.copies
+    is_result = copies.direction == CopyDirection.DEVICE_TO_HOST
+    is_result &= copies.size_bytes >= _BATCH_BYTES
+    last = np.searchsorted(events.start_ns[timeline.rows], idle.start_ns) - 1
+    is_late &= ~is_in(timeline.rows[np.maximum(last, 0)], copies.row[is_result])
     if not is_late.any():
         return EMPTY
     late = intersect(waits, np.column_stack((idle.start_ns, idle.end_ns))[is_late])

@@ -69,6 +69,15 @@ NSIGHT_HINTS: Final[Mapping[Need, Hint]] = {
     ),
 }
 """Instead of the hints for the framework's own profiler."""
+_MARK_ITERATIONS: Final = (
+    "Mark the iterations: nvtxRangePush at the beginning of each, and nvtxRangePop at its end."
+)
+_BY_FRAMEWORKS: Final = {
+    need: _MARK_ITERATIONS if need is Need.STEPS else ""
+    for need, hint in NSIGHT_HINTS.items()
+    if hint in (_STEPS, _OPERATORS, _TORCH_PROFILER, NSIGHT_SHAPES)
+}
+"""What only frameworks let record, for programs without any."""
 
 
 def _set_option(
@@ -378,6 +387,8 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
 def hint_for(need: Need, workload: Workload) -> str:
     """How to record what is missing, in the program's terms; empty if nothing helps."""
     of_recorder = (NSIGHT_HINTS[need],) if need in NSIGHT_HINTS else ()
+    if workload.base == "none" and need in _BY_FRAMEWORKS:
+        return _BY_FRAMEWORKS[need]
     hint = first_fitting((*of_recorder, *HINTS[need]), workload)
     if hint and workload.has(Part.FRONT_END):
         return "Use the profile of a worker of the same recording."

@@ -416,7 +416,7 @@ class Workload(Struct, frozen=True):
     """What program was profiled. A part without evidence is unknown, not absent."""
 
     base: str
-    """pytorch, tensorflow, jax or unknown."""
+    """pytorch, tensorflow, jax, none or unknown."""
     facts: tuple[Fact, ...]
 
     def has(self, part: Part) -> bool:
@@ -639,7 +639,8 @@ class Fit(Struct, frozen=True, kw_only=True):
     """Base of advice that fits only some programs.
 
     Attributes:
-        framework: pytorch, tensorflow or jax; empty if it fits all of them.
+        framework: pytorch, tensorflow or jax, or none for programs without any; empty if it fits
+            all of them.
         needs: Parts that the program must be seen to have.
         unless: Parts that make the advice pointless or wrong.
         change: The id of the change that it advises, such as `loader-workers`. Of several pieces of
@@ -662,7 +663,8 @@ class Fit(Struct, frozen=True, kw_only=True):
 
     def fits(self, workload: Workload) -> bool:
         """Whether the advice fits a program. Advice for every framework fits unknown ones."""
-        is_its_framework = workload.base == "unknown" or self.framework in ("", workload.base)
+        is_any = workload.base == "unknown" and self.framework != "none"
+        is_its_framework = is_any or self.framework in ("", workload.base)
         return (
             is_its_framework
             and all(workload.has(part) for part in self.needs)
