@@ -36,6 +36,8 @@ NOTABLE_SHARE = 0.2
 """Name a cause that takes a fifth of the step even if there is nothing to save."""
 SURE_SHARE = 0.1
 """If the low end is less than a tenth of what is expected, it is near 0."""
+LITTLE_SHARE = 0.05
+"""If all changes together save less, where the time goes comes first."""
 COUNTED_SHARE = 0.01
 """A change that adds less than a hundredth to the others is not worth counting."""
 QUEUED_SHARE = 0.1
@@ -113,6 +115,8 @@ def _said(
         )
         if findings[0].finding.severity == "low":
             changes = f"Nothing stands out but what costs accuracy. {changes}"
+        elif combined.expected_ns < LITTLE_SHARE * attribution.window_ns and blind_spot is None:
+            changes = f"{_where_time_goes(signals, whole, None)}. {changes}"
         waits = _launched_work_waits(signals, "it")
         return f"{changes}. {waits}" if waits else changes
     waits = _launched_work_waits(signals, whole)

@@ -254,7 +254,9 @@ class ExposedCopies(Rule):
                 claims,
                 "heuristic" if may_stay else "measured",
                 fix,
-                is_unknown=streamed_weights(signals) is not None and may_stay is None,
+                # Most of them cannot hide: whether the program can do without them is unknown.
+                is_unknown=(streamed_weights(signals) is not None and may_stay is None)
+                or 2 * exposed_ns > signals.attribution.window_ns,
             ),
             evidence=(
                 table,

@@ -22,6 +22,7 @@ from tb_perfadvisor.rules.evidence.tables import costliest_groups, executions_by
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table, costliest
 from tb_perfadvisor.rules.savings import faster_device_work, halfway_to_best
 from tb_perfadvisor.signals import Cause, Need, Signals
+from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.device.device_work import exclusive_time, time_within
 from tb_perfadvisor.signals.host.call_tree import source_line
@@ -180,7 +181,7 @@ class FullPrecisionCompute(Rule):
             ),
             saving=saving,
             evidence=(costliest("Longest 32-bit kernels", signals.worker, rows, now_ns),),
-            remedies=advise(*(_FLOAT16 if _BEFORE_BFLOAT16.search(facts.name) else _BFLOAT16)),
+            remedies=advise(*(_FLOAT16 if _lacks_bfloat16(facts) else _BFLOAT16)),
         )
 
 
@@ -191,6 +192,11 @@ def _listed(passes: Int64) -> str:
 
 # Where nothing else is known, the name may tell the generation: `NVIDIA GPU (Volta or newer)`.
 _BEFORE_BFLOAT16 = re.compile("Volta|Turing")
+
+
+def _lacks_bfloat16(facts: DeviceFacts) -> bool:
+    """Whether a device whose rates are unknown is known to be older than bfloat16."""
+    return facts.architecture.startswith("7.") or bool(_BEFORE_BFLOAT16.search(facts.name))
 
 
 def _changes(signals: Signals, peaks: Peaks) -> tuple[str, ...]:

@@ -62,6 +62,9 @@ _GENERATED = re.compile(r"^triton_[a-z]{3,}_")
 """Kernels that Inductor generates, which exist only after it has compiled them."""
 _BUILT_IN = re.compile("^<built-in ")
 _SEARCHING = re.compile(r"^aten::(cudnn|miopen)_\w*convolution|^aten::convolution_backward$")
+_TIMING = re.compile(r"EventSynchronize")
+_MIN_CANDIDATES = 3
+"""A convolution waits for the device only to time candidates, each by two events."""
 
 
 class FirstCall(Enum):
@@ -206,11 +209,17 @@ def _first_functions(signals: Signals, idle: Intervals) -> Intervals:
 
 
 def _searches(signals: Signals) -> Intervals:
-    """First calls of convolutions that take far longer than the others."""
-    trace = signals.trace
+    """First calls of convolutions: far longer than the others, or with waits between candidates."""
+    trace, events = signals.trace, signals.trace.events
     rows = trace.rows(EventKind.OPERATOR)
     rows = rows[named(trace, rows, _SEARCHING)]
-    return _slow_first(signals, rows, trace.events.name[rows], _SEARCH_FACTOR, MIN_SEARCH_NS)
+    waits = trace.rows(EventKind.SYNCHRONIZE)
+    around = events.parent[waits[named(trace, waits, _TIMING)]]
+    timed = np.bincount(around[around >= 0], minlength=len(events))[rows] >= _MIN_CANDIDATES
+    return join(
+        _slow_first(signals, rows, events.name[rows], _SEARCH_FACTOR, MIN_SEARCH_NS),
+        union(events.start_ns[rows[timed]], events.end_ns[rows[timed]]),
+    )
 
 
 def _compiled_regions(signals: Signals) -> Intervals:
