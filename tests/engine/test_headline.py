@@ -144,3 +144,11 @@ def test_idle_that_nothing_explains() -> None:
         "The device idles for 60.0 % of the 10.0 ms profiled, and nothing in the profile explains "
         "it"
     )
+
+
+def test_where_the_time_goes_comes_before_little_savings() -> None:
+    # 0.4 of 20 ms.
+    saving = Saving(ms(0.4), ms(0.4), ms(0.4), single(0, ms(1)), "measured")
+    assert headline_of(Finding("", saving)) == (
+        "Python: 50.0 % of each 10.0 ms step. One change could save 200 µs of each 10.0 ms step"
+    )

@@ -67,6 +67,17 @@ def test_tensors_of_other_sizes_are_not_a_round_trip() -> None:
     assert find(DeviceHostPingPong, SLOW, legend=LEGEND | {"h": to_device(1 << 19)}) == ()
 
 
+def test_what_is_sent_before_the_other_has_arrived_is_no_round_trip() -> None:
+    # Chunks in streams of their own: the host waits for none of them.
+    trace = """
+        cell 100us
+        step   |..............|..............|
+        main   |occ......oSSSS|occ......oSSSS|
+        gpu 7  |KKdd....hhKKKK|KKdd....hhKKKK|
+    """
+    assert find(DeviceHostPingPong, trace, legend=LEGEND) == ()
+
+
 def test_trips_that_overlap_device_work_cost_nothing() -> None:
     # Activations kept on the host for the backward pass.
     trace = """

@@ -136,6 +136,18 @@ def test_copy_on_a_separate_stream_delays_nothing() -> None:
     assert steps.saved_ns(Overlap(trace.rows(EventKind.COPY)), none) == 14_000_000
 
 
+def test_overlapped_copies_follow_one_another_on_their_link() -> None:
+    # Two copies of 4 ms, one after another on two streams, and a kernel of 1 ms.
+    steps, trace = fit("""
+        cell 1ms
+        step   |..........|..........|
+        main   |oooSSSSSSS|oooSSSSSSS|
+        gpu 7  |hhhh....K.|hhhh....K.|
+        gpu 8  |....hhhh..|....hhhh..|
+    """)
+    assert steps.saved_ns(Overlap(trace.rows(EventKind.COPY))) <= 2 * 2_000_000
+
+
 def test_blocking_copy_keeps_its_place() -> None:
     steps, trace = fit(
         """

@@ -38,8 +38,12 @@ def export(
     records_system: bool = True,
     copies_on: int = THREAD,
     size: int = 1_000_000,
+    result: int = 0,
 ) -> Path:
-    """Synthetic steps that wait so long, copy a batch for 1 ms, and compute for 9."""
+    """Synthetic steps that wait so long, copy a batch for 1 ms, and compute for 9.
+
+    In the last of these, they copy a result of some bytes back.
+    """
     calls, system, kernels, copies = [call(0, MS, 2, 1)], [], [kernel(0, MS, 1, 1)], []
     now, correlation = 2 * MS, 2
     for wait_ms in waits_ms:
@@ -51,7 +55,12 @@ def export(
             call(now + MS, now + MS + 9, 2, correlation + 1),
         ]
         copies.append(copy(now, now + MS, correlation, size))
-        kernels.append(kernel(now + MS, now + 10 * MS, 1, correlation + 1))
+        kernels.append(kernel(now + MS, now + (9 if result else 10) * MS, 1, correlation + 1))
+        if result:
+            calls.append(call(now + MS + 10, now + MS + 19, 4, correlation + 100_000))
+            copies.append(
+                (now + 9 * MS, now + 10 * MS, 0, 7, correlation + 100_000, PROCESS, result, 2, 2, 0)
+            )
         now, correlation = now + 10 * MS, correlation + 2
     return write(
         path,
@@ -153,6 +162,13 @@ def test_other_gaps_stay_without_a_name(tmp_path: Path, waits_ms: list[float], s
     analysis = analyze_run(run_of(read(path)), Config())
     assert analysis.signals.attribution.total_ns(Cause.INPUT) == 0
     assert all(found.rule.id != "input-stall" for found in analysis.findings)
+
+
+def test_what_the_host_computes_from_a_large_result_is_no_batch(tmp_path: Path) -> None:
+    path = export(tmp_path / "report.sqlite", [90.0] * 24, records_system=False, result=1_000_000)
+    assert Signals(run_of(read(path))).attribution.total_ns(Cause.INPUT) == 0
+    path = export(tmp_path / "loss.sqlite", [90.0] * 24, records_system=False, result=4)
+    assert Signals(run_of(read(path))).attribution.total_ns(Cause.INPUT) > 0
 
 
 def test_waits_without_a_rhythm_are_seen_in_system_calls(tmp_path: Path) -> None:

@@ -68,6 +68,20 @@ def test_a_kernel_and_its_launch(path: Path) -> None:
     assert trace.source.framework == "pytorch"
 
 
+@pytest.mark.parametrize(
+    ("name", "count", "framework"),
+    [
+        ("fit_lines(Data *, int)", 20, "none"),
+        ("fit_lines(Data *, int)", 19, "unknown"),  # PyTorch's own may not have come yet
+        ("void at::native::fill_kernel<int>(int)", 20, "pytorch"),
+    ],
+)
+def test_many_kernels_of_no_framework(path: Path, name: str, count: int, framework: str) -> None:
+    kernels = [kernel(100 * at * US, (100 * at + 10) * US, 1) for at in range(count)]
+    write(path, {1: name}, CUPTI_ACTIVITY_KIND_KERNEL=kernels)
+    assert read(path).source.framework == framework
+
+
 def test_copies_and_fills(path: Path) -> None:
     write(
         path,

@@ -74,3 +74,15 @@ def test_work_that_is_launched_too_late_does_not_wait() -> None:
         begin = ms(10 * number) + us(20)
         builder.kernel("gemm", begin, begin + ms(4), launched_by=f"{number}")
     assert found_in(builder).waits == ()
+
+
+def test_kernels_of_a_graph_that_start_at_once_wait_for_nothing() -> None:
+    builder = TraceBuilder()
+    for step in range(2):
+        begin = ms(step)
+        builder.step(step, begin, begin + ms(1)).launch(begin, begin + us(9), key=f"graph {step}")
+        for kernel in range(50):
+            start = begin + us(10 + 12 * kernel)
+            builder.kernel("gemm", start, start + us(10), launched_by=f"graph {step}")
+    # 2 us from each kernel to the next.
+    assert found_in(builder).total_ns == 0

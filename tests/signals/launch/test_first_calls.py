@@ -168,3 +168,19 @@ def test_a_function_that_calls_itself_has_no_first_call() -> None:
     builder.host(EventKind.PYTHON, "rope.py(58): apply_rope", us(90), us(5_000))
     launched(builder, "gemm", 4_000, 5, "last")
     assert us_by_kind(builder) == {}
+
+
+def searching(waits: int) -> Builder:
+    """A convolution that times candidates, and waits for an event after each."""
+    builder = TraceBuilder()
+    builder.operator("aten::cudnn_convolution", 0, us(2_000), launches=False)
+    for number in range(waits):
+        launched(builder, f"candidate_{number}", 100 + 400 * number, 5, f"{number}")
+        start = us(120 + 400 * number)
+        builder.synchronize(start, start + us(20), name="cudaEventSynchronize")
+    return launched(builder, "gemm", 2_500, 5, "last")
+
+
+@pytest.mark.parametrize(("waits", "is_search"), [(2, False), (3, True)])
+def test_a_convolution_that_waits_for_events_searches(waits: int, is_search: bool) -> None:
+    assert (FirstCall.SEARCH in us_by_kind(searching(waits))) is is_search
