@@ -256,7 +256,7 @@ class ExposedCopies(Rule):
                 fix,
                 # Most of them cannot hide: whether the program can do without them is unknown.
                 is_unknown=(streamed_weights(signals) is not None and may_stay is None)
-                or 2 * exposed_ns > signals.attribution.window_ns,
+                or (not pinned and 2 * exposed_ns > signals.attribution.window_ns),
             ),
             evidence=(
                 table,
