@@ -109,3 +109,16 @@ def test_names_are_brief() -> None:
     )
     # TensorFlow's calls have the names of their kernels.
     assert described(gamma, gamma, gamma) == wanted
+
+
+def test_a_few_microseconds_between_kernels_are_their_start() -> None:
+    # All kernels of a step are launched at its beginning. The gaps are two cells: 8 us, or 12.
+    trace = """
+        step   |....................|....................|
+        main   |L'''''..............|L'''''..............|
+        gpu 7  |......KK..KK..KK..KK|..KK..KK..KK..KK..KK|
+    """
+    links = {("gpu 7", kernel): ("main", kernel) for kernel in range(9)}
+    for cell_us, fires in ((4, False), (6, True)):
+        drawing = f"\n    cell {cell_us}us{trace}"
+        assert bool(find(BlockedStream, drawing, links=links)) is fires

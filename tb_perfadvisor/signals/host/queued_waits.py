@@ -36,6 +36,8 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 _STREAM_WAIT = re.compile(r"Stream Wait Event|event_wait")
 """The names of Kineto and of Nsight Systems, and of PyTorch on other devices."""
+_START_NS = 10_000
+"""A device idles for some microseconds between two kernels, even if both are queued."""
 _CALLS = (
     EventKind.LAUNCH,
     EventKind.RUNTIME,
@@ -98,6 +100,7 @@ def queued_waits(signals: Signals) -> QueuedWaits:
         first_calls(signals).idle,
     )
     queued = minus(signals.attribution.intervals[Cause.QUEUED], elsewhere)
+    queued = queued[queued[:, 1] - queued[:, 0] >= _START_NS]
     inside = overlap_ns(queued, pieces.start_ns, pieces.end_ns)
     chosen = np.flatnonzero(inside > 0)
     gap = pieces.gap[chosen]
