@@ -129,7 +129,7 @@ class CostlyWork(msgspec.Struct, frozen=True, kw_only=True):
     """Source line, module or annotation of its longest execution; empty if unknown."""
     count: int
     time_ns: int
-    """Of the used window. What runs at the same time shares it in proportion to its durations."""
+    """Of the used window: its part of the time of its cause in the breakdown."""
     share: float
     achieved_share: float | None
     """What its work needs of its time, at rates that large, well-shaped kernels reach. Above 1 if

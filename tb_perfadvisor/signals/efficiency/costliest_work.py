@@ -1,8 +1,9 @@
 """Where the time goes, by name, and how far that work is from what it needs.
 
-Each moment of the used window belongs to what runs in it: to the device's work, by the operator
-that launched it; else to the innermost call of the thread that runs the steps. Work that runs at
-the same time shares the moments in proportion to its durations, so the shares add up to at most 1.
+The time of each cause belongs to what runs in it: compute, exposed communication and exposed copies
+to the operators that launched them, idle time to the innermost call of the thread that runs the
+steps. What runs at the same time shares it in proportion to its durations, so the shares are those
+of the causes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.signals.core.causes import BUSY, Cause
+from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.host.call_tree import (
     host_operators,
@@ -23,6 +24,7 @@ from tb_perfadvisor.signals.host.call_tree import (
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.roofline import BOUNDS, LATENCY_BOUND, roofline
+from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, minus, total_ns, union
 from tb_perfadvisor.trace.names import short_annotation, short_name, without_number
@@ -124,8 +126,19 @@ def _working(signals: Signals) -> list[CostlyWork]:
     # What runs in a loop is not the loop's own.
     np.subtract.at(own_ns, events.parent[rows][inner], duration_ns[inner])
     duration_ns = np.maximum(own_ns[rows], 0)
-    working_ns = sum(attribution.total_ns(cause) for cause in BUSY)
-    return _by_name(signals, rows, duration_ns, _names(signals, rows), working_ns)
+    kind = events.kind[rows]
+    is_copy = is_in(kind, (EventKind.COPY, EventKind.MEMSET))
+    is_collective = kind == EventKind.COLLECTIVE
+    found: list[CostlyWork] = []
+    for chosen, causes in (
+        (~is_copy & ~is_collective, COMPUTE),
+        (is_collective, (Cause.COMMUNICATION,)),
+        (is_copy, (Cause.COPIES,)),
+    ):
+        working_ns = sum(attribution.total_ns(cause) for cause in causes)
+        names = _names(signals, rows[chosen])
+        found += _by_name(signals, rows[chosen], duration_ns[chosen], names, working_ns)
+    return found
 
 
 def _names(signals: Signals, rows: Int32) -> _Names:

@@ -38,6 +38,17 @@ def test_what_runs_at_the_same_time_shares_it() -> None:
     assert named(Signals(run_of(builder.build()))) == [("long_kernel", False, 6)]
 
 
+def test_communication_has_only_its_exposed_time() -> None:
+    builder = TraceBuilder().step(0, 0, ms(10))
+    builder.kernel("gemm", 0, ms(6), stream=1)
+    builder.collective("ncclAllReduce", ms(2), ms(10), stream=2)
+    assert named(Signals(run_of(builder.build()))) == [("gemm", False, 6)]
+    builder = TraceBuilder().step(0, 0, ms(10))
+    builder.kernel("gemm", 0, ms(4), stream=1)
+    builder.collective("ncclAllReduce", ms(2), ms(10), stream=2)
+    assert named(Signals(run_of(builder.build()))) == [("ncclAllReduce", False, 6)]
+
+
 def test_what_was_not_recorded_has_its_cause_s_name() -> None:
     builder = TraceBuilder()
     builder.step(0, 0, ms(10))
