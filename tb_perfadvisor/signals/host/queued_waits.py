@@ -30,7 +30,6 @@ from tb_perfadvisor.trace.intervals import (
     minus,
     overlap_ns,
     total_ns,
-    union,
 )
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -46,8 +45,6 @@ _CALLS = (
     EventKind.OPERATOR,
     EventKind.HOST_COLLECTIVE,
 )
-_START_NS = 3_000
-"""From the end of one kernel to the start of the next that is queued: 0.5 to 2 microseconds."""
 
 
 class QueuedWait(Struct, frozen=True):
@@ -91,9 +88,7 @@ def queued_waits(signals: Signals) -> QueuedWaits:
     """The idle time with work queued, by what waits."""
     trace, gaps, pieces = signals.trace, signals.attribution.idle, annotated_idle(signals)
     events = trace.events
-    is_start = gaps.end_ns - gaps.start_ns <= _START_NS
     elsewhere = join(
-        union(gaps.start_ns[is_start], gaps.end_ns[is_start]),
         host_callbacks(signals).waits,
         awaited_collectives(signals),
         slow_starts(signals),
