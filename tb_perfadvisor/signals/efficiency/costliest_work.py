@@ -86,7 +86,7 @@ def costliest_work(signals: Signals) -> tuple[CostlyWork, ...]:
     if not window_ns:
         return ()
     found = [*_working(signals), *_idle(signals)]
-    found.sort(key=lambda work: -work.time_ns)
+    found.sort(key=lambda work: (-work.time_ns, work.name))
     least_ns = _LEAST_SHARE * window_ns
     named: list[CostlyWork] = []
     covered_ns = 0
@@ -214,12 +214,12 @@ def _by_name(
     total_ns = np.bincount(names.index, weights=duration_ns)
     count = np.bincount(names.index)
     found = []
-    for place in np.argsort(-total_ns, kind="stable")[:MAX_NAMED].tolist():
+    order = np.lexsort((np.array(names.texts[: len(total_ns)]), -total_ns))
+    for place in order[:MAX_NAMED].tolist():
         own = np.flatnonzero(names.index == place)
         longest = int(rows[own[np.argmax(duration_ns[own])]])
-        achieved, bound = (
-            (None, "") if is_idle or signals.device.is_host_only else _limits(signals, rows[own])
-        )
+        has_limits = not (is_idle or signals.device.is_host_only)
+        achieved, bound = _limits(signals, rows[own]) if has_limits else (None, "")
         found.append(
             CostlyWork(
                 name=names.texts[place],

@@ -49,6 +49,16 @@ def test_communication_has_only_its_exposed_time() -> None:
     assert named(Signals(run_of(builder.build()))) == [("ncclAllReduce", False, 6)]
 
 
+@pytest.mark.parametrize("order", [("a_kernel", "b_kernel"), ("b_kernel", "a_kernel")])
+def test_of_equal_times_the_name_decides(order: tuple[str, str]) -> None:
+    # Formats store names in different orders.
+    builder = TraceBuilder()
+    builder.step(0, 0, ms(10))
+    for place, name in enumerate(order):
+        builder.kernel(name, ms(5 * place), ms(5 * place + 5))
+    assert named(Signals(run_of(builder.build())))[0] == ("a_kernel", False, 5)
+
+
 def test_what_was_not_recorded_has_its_cause_s_name() -> None:
     builder = TraceBuilder()
     builder.step(0, 0, ms(10))
