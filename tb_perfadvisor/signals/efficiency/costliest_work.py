@@ -237,8 +237,8 @@ def _by_name(
 
 def _place(signals: Signals, row: int, name: str) -> str:
     """Where an execution comes from, in short; empty if that says no more than its name."""
-    place = short_annotation(place_of(signals, row) or "")
-    return "" if short_name(place) == name or "::" in place else place
+    place = short_name(short_annotation(place_of(signals, row) or ""))
+    return "" if place == name or "::" in place else place
 
 
 def _limits(signals: Signals, rows: Int32) -> tuple[float | None, str]:

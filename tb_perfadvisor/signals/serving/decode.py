@@ -35,14 +35,16 @@ from tb_perfadvisor.signals.recording.hints import CONTEXT_LENGTHS, OUTSIDE_GRAP
 from tb_perfadvisor.signals.recording.needs import Need
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels
 from tb_perfadvisor.signals.work.operator_inputs import Inputs, parse_inputs
 from tb_perfadvisor.signals.work.products import outermost_products, replayed_products
 from tb_perfadvisor.signals.work.required_work import Work
+from tb_perfadvisor.signals.work.roofline import roofline
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.tables import Int64
-from tb_perfadvisor.units import NS_PER_S
+from tb_perfadvisor.units import NS_PER_S, format_share
 
 
 @memoized
@@ -158,6 +160,10 @@ def _latent(inputs: Inputs) -> int:
 _BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 
 
+KNOWN_SHARE = 0.5
+"""Of the time of products. Of less, the floor says nothing: experts may read ten times as much."""
+
+
 class DecodeFloor(Struct, frozen=True):
     """What a decode step takes at least, on one rank; None is unknown."""
 
@@ -169,7 +175,8 @@ class DecodeFloor(Struct, frozen=True):
     cached_tokens: float | None
     """In the key-value cache of the decoding requests, likewise."""
     floor_ns: int | None
-    """The time to read what is known of both at the device's memory bandwidth."""
+    """The time to read what is known of both at the device's memory bandwidth; None if the weights
+    of most products are unknown."""
     missing: str
     """Why a part is unknown, and how to record it; empty if both are known."""
 
@@ -182,16 +189,21 @@ def decode_floor(signals: Signals) -> DecodeFloor | None:
         return None
     peaks = facts.peaks if facts is not None else None
     bandwidth = peaks.memory_bandwidth_bytes_per_s if peaks is not None else None
+    known_share = _known_share(signals)
     weight_bytes = _weight_bytes(signals, steps)
     cached, per_token = steps.cached_tokens[decodes], cache_bytes_per_token(signals)
     cached_tokens = float(cached.mean()) if (cached >= 0).all() else None
     cache_bytes = None
     if cached_tokens is not None and per_token is not None:
         cache_bytes = round(cached_tokens * per_token)
-    known_bytes = (weight_bytes or 0) + (cache_bytes or 0)
+    known_bytes = (weight_bytes or 0) + (cache_bytes or 0) if known_share >= KNOWN_SHARE else 0
     floor_ns = round(known_bytes / bandwidth * NS_PER_S) if bandwidth and known_bytes else None
     if bandwidth is None:
         missing = "The device's memory bandwidth is unknown. Name the device with --device."
+    elif known_share < KNOWN_SHARE:
+        share = format_share(known_share)
+        missing = f"The weights of only {share} of the products' time are known."
+        missing += f" {_why_no_shapes(signals)}" if weight_bytes is None else ""
     elif weight_bytes is None:
         missing = _why_no_shapes(signals)
     elif cached_tokens is None:
@@ -202,6 +214,14 @@ def decode_floor(signals: Signals) -> DecodeFloor | None:
     else:
         missing = ""
     return DecodeFloor(weight_bytes, cache_bytes, cached_tokens, floor_ns, missing)
+
+
+def _known_share(signals: Signals) -> float:
+    """The share of the time of products whose work is known; 1 without any."""
+    kernels = matrix_kernels(signals)
+    is_known = ~np.isnan(roofline(signals).flop[kernels.entry])
+    all_ns = int(kernels.duration_ns.sum())
+    return int(kernels.duration_ns[is_known].sum()) / all_ns if all_ns else 1.0
 
 
 def _why_no_shapes(signals: Signals) -> str:

@@ -12,6 +12,7 @@ from tb_perfadvisor.signals import Signals, reference_worker
 from tb_perfadvisor.signals.serving.decode import DecodeFloor, cache_bytes_per_token, decode_floor
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
 from tb_perfadvisor.testing.builder import Builder
+from tb_perfadvisor.trace import KernelFamily
 
 H100 = "NVIDIA H100 80GB HBM3"
 DEEPSEEK = (
@@ -207,3 +208,23 @@ def test_the_cache_of_a_real_server(corpus: Path) -> None:
     assert cache_bytes_per_token(signals) == 24 * 2 * 8 * 64 * 2
     # Its only step reads prompts as well.
     assert decode_floor(signals) is None
+
+
+@pytest.mark.parametrize(("expert_us", "is_known"), [(60, True), (200, False)])
+def test_weights_of_few_products_are_no_floor(expert_us: int, is_known: bool) -> None:
+    builder = TraceBuilder(has_shapes=True).device(H100)
+    for number in range(4):
+        begin = number * ms(10)
+        builder.annotation(DECODE, begin, begin + ms(9))
+        product(builder, begin, 8, LAYER)  # 80 us on the device
+        builder.launch(begin + us(100), begin + us(105), key=f"experts {number}")
+        builder.kernel(
+            "cutlass_moe_gemm", begin + us(110), begin + us(110 + expert_us),
+            launched_by=f"experts {number}", family=KernelFamily.MATMUL,
+        )  # fmt: skip
+    floor = decode_floor(Signals(run_of(builder.build())))
+    assert floor is not None
+    assert floor.weight_bytes == 2 * 4096 * 8192
+    assert (floor.floor_ns is not None) is is_known
+    # 80 of 280 us.
+    assert ("only 28.6 % of the products' time" in floor.missing) is not is_known
