@@ -26,7 +26,8 @@ def product(builder: Builder, at: int, rows: int, size: tuple[int, int]) -> None
     shapes = [[rows, size[0]], list(size)]
     key = f"{at}"
     builder.operator("aten::mm", at, at + us(10), shapes=shapes, dtypes=_HALF, key=key)
-    builder.kernel("gemm", at + us(10), at + us(90), launched_by=key)
+    family = KernelFamily.MATMUL
+    builder.kernel("gemm", at + us(10), at + us(90), launched_by=key, family=family)
 
 
 def floor_of(steps: list[tuple[str, list[tuple[int, tuple[int, int]]]]]) -> DecodeFloor | None:
