@@ -5,10 +5,11 @@ import pytest
 from tb_perfadvisor.rules.launch.host_work import PythonOverhead
 from tb_perfadvisor.rules.launch.launching import LaunchBound, SlowLaunch
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, us
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 
 KERNEL = "linear_relu_square_kernel"
 """A Triton kernel of the user in a compiled graph (modded-nanogpt, H100, 2025)."""
+COPY = "Memcpy HtoD (Pinned -> Device)"
 
 
 def steps(
@@ -43,7 +44,10 @@ def _launch(builder: TraceBuilder, operator: str, kernel: str, at: int) -> int:
     """Launch a kernel in 10 us that runs for 40 us; the host waits for it. Returns when it ends."""
     builder.operator(operator, us(at), us(at + 10), launches=False)
     builder.launch(us(at + 2), us(at + 9))
-    builder.kernel(kernel, us(at + 10), us(at + 50))
+    if kernel == COPY:
+        builder.copy(CopyDirection.HOST_TO_DEVICE, us(at + 10), us(at + 50), name=kernel)
+    else:
+        builder.kernel(kernel, us(at + 10), us(at + 50))
     return at + 50
 
 
@@ -98,3 +102,7 @@ def test_just_below_and_just_above_the_limit() -> None:
     # 7.84 of 12.8 ms are 61.25 %.
     assert find(SlowLaunch, SLOW, settings={"minimum_share": 0.62}) == ()
     assert len(find(SlowLaunch, SLOW, settings={"minimum_share": 0.61}) or ()) == 1
+
+
+def test_a_copy_is_no_kernel() -> None:
+    assert find(SlowLaunch, steps(2000, 1900, 2100, 1800, kernel=COPY)) == ()

@@ -319,7 +319,9 @@ def find_slow_launches(signals: Signals, idle: Intervals) -> tuple[SlowLaunch, .
     """
     trace, gaps = signals.trace, signals.attribution.idle
     rows = work_rows(signals)
-    rows = rows[trace.events.launched_by[rows] >= 0]
+    # Before a copy, the host may wait for what it copies, such as a batch.
+    is_kernel = trace.events.kind[rows] == EventKind.KERNEL
+    rows = rows[is_kernel & (trace.events.launched_by[rows] >= 0)]
     if not len(rows) or not len(idle):
         return ()
     name, operator = _launchers(signals, rows)
