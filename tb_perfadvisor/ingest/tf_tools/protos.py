@@ -1,6 +1,4 @@
-"""Decodes the messages of older TensorFlow profilers.
-
-The protobuf messages of tool results, built at run time in a separate descriptor pool.
+"""The protobuf messages of tool results, built at run time in a separate descriptor pool.
 
 Field numbers are those of `tensorflow/core/profiler/protobuf/{overview_page,input_pipeline,
 tpu_input_pipeline,tf_stats,kernel_stats}.proto`; unused fields are not declared, so parsing

@@ -1,7 +1,5 @@
 """Conversions of types and layouts, and unpacked weights.
 
-Kernels that unpack quantized weights for the matrix products that read them.
-
 Weights stored in 4 or 8 bits are small, but a kernel that writes them out in 16 bits moves more
 bytes than 16-bit weights would: it reads the packed ones and writes wide ones, which the product
 reads again. A product that unpacks them itself reads the packed ones only.

@@ -1,7 +1,5 @@
 """Copies of the device: streams, pageable memory, tensors, weights.
 
-Copies from the host of weights that a program keeps there, layer by layer.
-
 A batch is copied once, and all layers compute with it. Weights are used by one layer: a program
 that keeps them on the host copies those of the next layer, runs its few kernels, and copies again.
 So large copies to the device alternate with few kernels. What goes both ways, such as activations
