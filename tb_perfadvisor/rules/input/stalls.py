@@ -98,12 +98,11 @@ class InputStall(Rule):
         more = more_workers(signals)
         prices = host_loading(signals) if loads_itself else None
         # A recorder's totals do not say where the step waits.
-        is_sum = not len(rows) or trace.totals is not None
         is_nameless = not len(rows) and trace.totals is None
         if is_nameless:
             rows = blocking_calls(signals, claims)
             idle = overlap_ns(claims, trace.events.start_ns[rows], trace.events.end_ns[rows])
-            is_sum = not len(rows)
+        is_sum = not len(rows) or trace.totals is not None
         name = "" if is_sum else trace.name(int(rows[np.argmax(idle)]))
         article = "the " if fetch_name(name) != name else ""
         where = f", in {article}{fetch_name(name)}" if name else ""
@@ -187,16 +186,9 @@ def _about_waits(
 
 def _saving_of_workers(claims: Intervals, low_ns: int, more: MoreWorkers) -> Saving:
     """What more workers bring. At best, with less work in each, the loop does not wait at all."""
-    stall_ns = total_ns(claims)
-    return Saving(
-        min(low_ns, more.saved_ns),
-        more.saved_ns,
-        stall_ns,
-        claims,
-        "modeled",
-        (Remove(claims),),
-        realized_share=more.saved_ns / max(stall_ns, 1),
-    )
+    stall_ns, saved_ns, fix = total_ns(claims), more.saved_ns, (Remove(claims),)
+    share, low_ns = saved_ns / max(stall_ns, 1), min(low_ns, saved_ns)
+    return Saving(low_ns, saved_ns, stall_ns, claims, "modeled", fix, realized_share=share)
 
 
 def _stages(signals: Signals) -> Table | None:

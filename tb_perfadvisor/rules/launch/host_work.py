@@ -77,8 +77,7 @@ from tb_perfadvisor.whatif import Remove
 
 _OF_WRAPPER = "Speed up the generated wrapper of the compiled code"
 _NAMELESS = "Record what the host does in the long gaps"
-_NAMELESS_LAUNCHES = "Record what the host does between launches"
-_NAMELESS_ON_CPU = "Record what the host does between operators"
+_BETWEEN = "Record what the host does between {}"
 _NOTHING = "Where nothing is recorded"
 _OF_SAMPLES = "Make batches in fewer calls of Python"
 _OF_VALUES = "Make arrays of arrays, not of Python values"
@@ -116,14 +115,31 @@ class PythonOverhead(Rule):
         yield from found
         unowned = idle_without(signals, *OVERRIDING, *STALLING, IdleOwner.SLOW_LAUNCH)
         claims = join(*(each.saving.claims for each in found if each.saving is not None))
-        unnamed = intersect(signals.attribution.intervals[Cause.UNEXPLAINED], unowned)
-        unnamed = nameless(signals, unnamed)
+        unexplained = signals.attribution.intervals[Cause.UNEXPLAINED]
+        unnamed = nameless(signals, intersect(unexplained, unowned))
         spikes = step_variation(signals).spikes
         if spikes is not None:  # `periodic-spikes` reports these, with what recurs
             unnamed = minus(unnamed, in_steps(signals, spikes.part, spikes.index))
         unnamed = minus(unnamed, join(claims, dispatching_on_host(signals)))
-        if total_ns(unnamed) > NAMELESS_SHARE * signals.attribution.window_ns:
-            yield _of_nameless_time(signals, unnamed, self.minimum_stall_ns)
+        total = total_ns(unnamed)
+        if total > NAMELESS_SHARE * signals.attribution.window_ns:
+            length_ns = unnamed[:, 1] - unnamed[:, 0]
+            is_short = 2 * int(length_ns[length_ns > self.minimum_stall_ns].sum()) <= total
+            on_cpu = signals.device.is_host_only
+            yield Finding(
+                title=_BETWEEN.format("operators" if on_cpu else "launches")
+                if is_short
+                else _NAMELESS,
+                summary=(
+                    "Nothing in the profile tells what the host does during"
+                    f" {per_step(total, signals)} in which"
+                    f" {'no operator runs' if on_cpu else 'the device idles'}."
+                ),
+                saving=None,
+                evidence=nameless_tables(signals, unnamed, _NOTHING),
+                remedies=advise("record-host-code"),
+                severity="low",
+            )
 
     def _of_host_code(self, signals: Signals) -> Iterable[Finding]:
         attribution = signals.attribution
@@ -204,26 +220,6 @@ class PythonOverhead(Rule):
 
 
 _WORK = (*COMPUTE, Cause.HOST_COMPUTE, Cause.COMMUNICATION, Cause.COPIES)
-
-
-def _of_nameless_time(signals: Signals, stretches: Intervals, stall_ns: float) -> Finding:
-    """Where nothing tells what the host does, whoever reports this time as well."""
-    on_cpu = signals.device.is_host_only
-    length_ns = stretches[:, 1] - stretches[:, 0]
-    is_long = 2 * int(length_ns[length_ns > stall_ns].sum()) > total_ns(stretches)
-    subject = "no operator runs" if on_cpu else "the device idles"
-    return Finding(
-        title=_NAMELESS if is_long else _NAMELESS_ON_CPU if on_cpu else _NAMELESS_LAUNCHES,
-        summary=(
-            "Nothing in the profile tells what the host does during"
-            f" {per_step(total_ns(stretches), signals)} in which"
-            f" {subject}."
-        ),
-        saving=None,
-        evidence=nameless_tables(signals, stretches, _NOTHING),
-        remedies=advise("record-host-code"),
-        severity="low",
-    )
 
 
 def _title(function: BusyFunction | None, is_nameless: bool, is_in_wrapper: bool) -> str:

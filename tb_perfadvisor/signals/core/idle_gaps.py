@@ -123,8 +123,7 @@ _LEAST_WAIT_NS = 500_000
 def first_copies(trace: Trace, rows: Int32) -> Int32:
     """The first of the copies to the device of each batch, of a device's events in order.
 
-    They follow one another without other work between them. Before the first kernel, a program
-    copies its weights.
+    They follow one another. Before the first kernel, a program copies its weights.
     """
     events, copies = trace.events, trace.copies
     kernels = np.flatnonzero(events.kind[rows] == EventKind.KERNEL)
@@ -164,10 +163,9 @@ def waits_for_batches(
 ) -> Intervals:
     """When the device waits for a batch, though no event says so.
 
-    Before the batch is copied, nothing is recorded on the host (`nameless` time), or it is in calls
-    that wait for another process or thread (`blocked`). Without such calls, either batches are late
-    in a rhythm, or another thread copies them than launches kernels, as that of a loader which
-    prepares them by itself. A wait that follows a large result is none for a batch.
+    Before it is copied, nothing is recorded on the host (`nameless` time), or only calls that wait
+    for other threads or processes (`blocked`). Without these, batches are late in a rhythm, or a
+    thread of the loader's own copies them. A wait that follows a large result is none for a batch.
     """
     batches, events = first_copies(trace, timeline.rows), trace.events
     if len(batches) < _FEWEST_BATCHES or len(trace.rows(EventKind.INPUT_WAIT)):

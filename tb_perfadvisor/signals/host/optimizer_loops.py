@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
@@ -104,6 +104,32 @@ def host_updates(signals: Signals) -> HostUpdates | None:
         has_momentum="aten::mul_" in names,
         is_fused=any("_fused_" in name for name in names),
     )
+
+
+_FEWEST_KERNELS = 100
+"""Ten operations for each of ten parameters."""
+
+
+@memoized
+def updating_kernels(signals: Signals) -> Int32:
+    """The elementwise kernels that end the steps, if they are many and of single tensors.
+
+    Backward passes end with products and sums; what follows tensor by tensor is an update.
+    """
+    trace, events, steps = signals.trace, signals.trace.events, signals.steps
+    rows = signals.device.rows[steps.owner[signals.device.rows] >= 0]
+    step, place, kind = steps.owner[rows], np.arange(len(rows)), events.kind[rows]
+    family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)[rows]
+    is_other = (kind == EventKind.COLLECTIVE) | (kind == EventKind.KERNEL)
+    is_other &= family != KernelFamily.ELEMENTWISE
+    last = np.full(len(steps) + 1, -1)
+    np.maximum.at(last, step[is_other], place[is_other])
+    is_last = (kind == EventKind.KERNEL) & (place > last[step])
+    names = {trace.strings[name] for name in distinct(events.name[rows[is_last]])}
+    count = np.bincount(step[is_last], minlength=len(steps))
+    is_many = len(steps) > 0 and np.median(count) >= _FEWEST_KERNELS
+    chosen: Int32 = rows[is_last & (is_many and not any(map(_OF_LISTS.search, names)))]
+    return chosen
 
 
 def _loop(signals: Signals, method: str, belongs: Callable[[str], bool]) -> HostLoop:

@@ -153,9 +153,8 @@ class MoreWorkers(NamedTuple):
 def more_workers(signals: Signals) -> MoreWorkers | None:
     """What more workers bring; None if it is unknown how many there are.
 
-    A loop that waits keeps its workers busy all the time. So `n` of them would make the same
-    batches in `now / n` of the time. The loop takes as long as that, or as long as all but its
-    waits.
+    A loop that waits keeps its workers busy. So `n` of them would make the same batches in
+    `now / n` of the time, and the loop takes as long, or as long as all but its waits.
     """
     now = awaited_workers(signals)
     if now is None:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.core.device import used_devices
 from tb_perfadvisor.signals.device.copies import larger_copies
+from tb_perfadvisor.signals.host.optimizer_loops import updating_kernels
 from tb_perfadvisor.signals.input.loader_workers import awaited_workers
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
@@ -513,8 +514,15 @@ def _mode(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
         yield Part.TRAINING, f"{differentiated:,} XLA operations of a derivative"
     elif trace.source.framework == "pytorch" and operators >= _FEWEST_OPERATORS:
         yield Part.FORWARD_ONLY, f"{operators:,} operators, none of a backward pass or an optimizer"
-    elif operators == 0 and (kernels := _backward_kernels(trace)):
+    elif operators == 0 and (kernels := _backward_kernels(trace) or _updates(signals)):
         yield Part.TRAINING, kernels
+
+
+def _updates(signals: Signals) -> str:
+    """Evidence of an optimizer that has no name; empty if there is none."""
+    is_pytorch = signals.trace.source.framework == "pytorch"
+    count = len(updating_kernels(signals)) if is_pytorch else 0
+    return f"{count:,} elementwise kernels that end the steps" if count else ""
 
 
 def _backward_kernels(trace: Trace) -> str:
@@ -549,6 +557,8 @@ def _features(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
     count = int(np.isin(trace.events.name[trace.rows(EventKind.OPERATOR)], decisions).sum())
     if _FEWEST_OPERATORS <= len(trace.rows(EventKind.LAUNCH)) < _FEWEST_BETWEEN * count:
         yield Part.DECISIONS, f"{count:,} × {' or '.join(_DECISIONS)}"
+    if Part.OPTIMIZER not in facts and (updates := _updates(signals)):
+        yield Part.OWN_OPTIMIZER, updates
     every = awaited_workers(signals)
     if every is not None and Part.LOADER_WORKERS not in facts:
         yield Part.LOADER_WORKERS, f"one batch in {every:,} is late"
