@@ -43,7 +43,7 @@ from tb_perfadvisor.signals.work.roofline import (
     roofline,
 )
 from tb_perfadvisor.trace import EventKind, KernelFamily
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import format_share
 
@@ -349,7 +349,5 @@ def _random_rows(signals: Signals) -> Int32:
     """Kernels that only draw random numbers."""
     trace, rows = signals.trace, work_rows(signals)
     rows = rows[trace.events.kind[rows] == EventKind.KERNEL]
-    names = trace.events.name[rows]
-    drawing = [name for name in distinct(names).tolist() if _names().search(trace.strings[name])]
-    random: Int32 = rows[is_in(names, drawing)]
+    random: Int32 = rows[named(trace, rows, _names())]
     return random

@@ -25,6 +25,7 @@ from tb_perfadvisor.signals.work.layer_forms import in_32_bits, in_bfloat16
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision, Trace
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
@@ -266,9 +267,7 @@ class EmulatedSixteenBits(Rule):
 
     def _on_gpu(self, signals: Signals, name: str) -> Iterable[Finding]:
         trace, rows = signals.trace, matrix_kernels(signals).rows
-        names = trace.events.name[rows]
-        in_bfloat16 = [n for n in distinct(names).tolist() if _BFLOAT16.search(trace.strings[n])]
-        rows = rows[is_in(names, in_bfloat16)]
+        rows = rows[named(trace, rows, _BFLOAT16)]
         now_ns = trace.events.duration_ns[rows]
         saving = faster_device_work(
             signals, rows, now_ns // 2, basis="heuristic", least_then_ns=now_ns // 4

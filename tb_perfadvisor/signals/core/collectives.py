@@ -6,6 +6,7 @@ nobody, so the shortest duration is the transfer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.columns import TextColumn
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, rows_by_group
+from tb_perfadvisor.trace.event_names import named
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, rows_by_group
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -226,9 +228,7 @@ def describe_collectives(
 
 def _starts(trace: Trace, row: Int32) -> Mask:
     """Which rows only start a collective, by XLA's names: `all-gather-start.3`."""
-    names = trace.events.name[row]
-    start_names = [name for name in distinct(names).tolist() if "-start" in trace.strings[name]]
-    return is_in(names, start_names)
+    return named(trace, row, re.compile("-start"))
 
 
 def _transfer_ns(row: Int32, transfers: Mapping[int, int], recorded: Int64) -> Int64:

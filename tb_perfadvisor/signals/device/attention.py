@@ -34,6 +34,7 @@ from tb_perfadvisor.signals.device.device_work import kernel_families, launchers
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision, Trace
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import (
     distinct,
     group_rows,
@@ -293,11 +294,7 @@ def attention_by_order(signals: Signals) -> OrderedAttention:
     index = index[np.lexsort((events.start_ns[rows[index]], events.track[rows[index]]))]
     family, track = families[index], events.track[rows[index]]
     is_product = _is_batched_product(signals, rows[index], family, launchers(signals)[index])
-    names = events.name[rows[index]]
-    other = [
-        name for name in distinct(names).tolist() if _other_softmax().search(trace.strings[name])
-    ]
-    is_bound = is_in(family, _ON_SCORES) & ~is_in(names, other)
+    is_bound = is_in(family, _ON_SCORES) & ~named(trace, rows[index], _other_softmax())
     is_softmax = family == KernelFamily.SOFTMAX
     # Everything else ends a stretch; the number of ends before a kernel is its stretch.
     ends = np.flatnonzero(~is_bound)

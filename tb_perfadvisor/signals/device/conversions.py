@@ -23,6 +23,7 @@ from tb_perfadvisor.signals.device.device_work import (
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
 from tb_perfadvisor.trace.tables import Int32
@@ -216,14 +217,13 @@ def weight_unpacking(signals: Signals) -> WeightUnpacking:
     # Products may clear a workspace first.
     is_kernel = trace.events.kind[rows] == EventKind.KERNEL
     rows, families = rows[is_kernel], kernel_families(signals)[is_kernel]
-    names = trace.events.name[rows]
-    known = [n for n in distinct(names).tolist() if _names().search(trace.strings[n])]
-    if not known:
+    is_known = named(trace, rows, _names())
+    if not is_known.any():
         return WeightUnpacking(rows[:0], rows[:0])
     order = np.lexsort((trace.events.start_ns[rows], trace.events.track[rows]))
     rows, families, track = rows[order], families[order], trace.events.track[rows[order]]
     is_product = is_in(families, _PRODUCTS)
-    is_unpacking = is_in(names[order], known) & ~is_product
+    is_unpacking = is_known[order] & ~is_product
     is_cast = is_in(rows, casts(signals).rows) & ~is_unpacking
     converts = is_unpacking | is_cast
     place = np.arange(len(rows))

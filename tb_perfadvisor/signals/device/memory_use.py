@@ -35,7 +35,8 @@ from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
+from tb_perfadvisor.trace.event_names import named
+from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.nesting import outermost
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -533,7 +534,7 @@ def _label(argument: str) -> str:
     return "parameters" if _PARAMETERS.search(argument) else _OTHER
 
 
-_DRIVER_CALL = re.compile(r"(?:cuda|hip)Malloc$|cuMemAlloc(?:_v2)?$")
+_DRIVER_CALL = re.compile(r"^(?:(?:cuda|hip)Malloc|cuMemAlloc(?:_v2)?)$")
 _EMPTIES = re.compile(r"empty_cache|emptyCache")
 _ALLOCATING = ("aten::empty", "aten::empty_strided")
 """They allocate one tensor each, on the device or on the host."""
@@ -601,9 +602,7 @@ def _driver_calls(signals: Signals) -> Int32:
     """The calls in the steps that get device memory from the driver."""
     trace = signals.trace
     rows = _in_window(signals, trace.rows(EventKind.ALLOCATE))
-    names = trace.events.name[rows]
-    wanted = [name for name in distinct(names).tolist() if _DRIVER_CALL.match(trace.strings[name])]
-    return rows[is_in(names, wanted)]
+    return rows[named(trace, rows, _DRIVER_CALL)]
 
 
 def _allocating_operators(signals: Signals) -> Int32:

@@ -17,14 +17,15 @@ from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask
+from tb_perfadvisor.trace.event_names import named
+from tb_perfadvisor.trace.integer_groups import row_mask
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, contains, intersect, union
 from tb_perfadvisor.trace.tables import Int32
 
-_FORWARD: Final = re.compile(r"DistributedDataParallel\.forward$")
-_BROADCAST: Final = re.compile(r"c10d::broadcast_$|(?:nccl|gloo|ucc|xccl|hccl):broadcast$")
-_PACKING: Final = re.compile(r"aten::(?:un)?flatten_dense_tensors$")
-_COPY: Final = re.compile(r"aten::copy_$")
+_FORWARD: Final = re.compile(r"^DistributedDataParallel\.forward$")
+_BROADCAST: Final = re.compile(r"^(?:c10d::broadcast_|(?:nccl|gloo|ucc|xccl|hccl):broadcast)$")
+_PACKING: Final = re.compile(r"^aten::(?:un)?flatten_dense_tensors$")
+_COPY: Final = re.compile(r"^aten::copy_$")
 
 
 class BufferBroadcasts(Struct, frozen=True):
@@ -45,23 +46,24 @@ def buffer_broadcasts(signals: Signals) -> BufferBroadcasts:
     """Broadcasts of buffers on the thread that runs the steps."""
     trace, window = signals.trace, signals.attribution
     events = trace.events
-    forwards = _named(trace, trace.rows(EventKind.ANNOTATION), _FORWARD)
+    forwards = trace.rows(EventKind.ANNOTATION)
+    forwards = forwards[named(trace, forwards, _FORWARD)]
     inside = trace.rows(EventKind.ANNOTATION, EventKind.OPERATOR)
     inside = inside[contains(_spans(trace, forwards), events.start_ns[inside])]
     is_operator = row_mask(len(events), trace.rows(EventKind.OPERATOR))
     outermost = inside[is_operator[inside] & ~has_ancestor(events.parent, inside, is_operator)]
-    broadcasts = _named(trace, inside, _BROADCAST)
+    broadcasts = inside[named(trace, inside, _BROADCAST)]
     starts, ends, used, count = [], [], [np.empty(0, dtype=np.int32)], 0
     for forward in forwards.tolist():
         own = _of(trace, outermost, forward)
         if not len(_of(trace, broadcasts, forward)):
             continue
-        is_part = _are_named(trace, own, _PACKING) | _are_named(trace, own, _BROADCAST)
+        is_part = named(trace, own, _PACKING) | named(trace, own, _BROADCAST)
         if not is_part.any():
             continue
         # Copies out of the received message follow the last unpacking.
         first, last = int(is_part.argmax()), len(own) - 1 - int(is_part[::-1].argmax())
-        others = np.flatnonzero(~_are_named(trace, own[last + 1 :], _COPY))
+        others = np.flatnonzero(~named(trace, own[last + 1 :], _COPY))
         end = last + 1 + (int(others[0]) if len(others) else len(own) - last - 1)
         part = own[first:end]
         starts.append(int(events.start_ns[part[0]]))
@@ -91,14 +93,3 @@ def _of(trace: Trace, rows: Int32, forward: int) -> Int32:
 
 def _spans(trace: Trace, rows: Int32) -> Intervals:
     return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
-
-
-def _are_named(trace: Trace, rows: Int32, pattern: re.Pattern[str]) -> np.ndarray:
-    names = trace.events.name[rows]
-    matching = [name for name in distinct(names).tolist() if pattern.match(trace.strings[name])]
-    return is_in(names, matching)
-
-
-def _named(trace: Trace, rows: Int32, pattern: re.Pattern[str]) -> Int32:
-    chosen: Int32 = rows[_are_named(trace, rows, pattern)]
-    return chosen

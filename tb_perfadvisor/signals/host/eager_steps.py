@@ -11,7 +11,6 @@ import re
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.host.loops import LoopKind, operator_loops
@@ -20,7 +19,8 @@ from tb_perfadvisor.signals.launch.delays import stretched_ns
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.event_names import named
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, contains, join, minus, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -88,22 +88,14 @@ def eager_steps(signals: Signals) -> EagerSteps | None:
     loops = [loop.spans for loop in operator_loops(signals) if loop.kind in _PARTS_OF_LOOPS]
     updating = join(optimizer_loop(signals).steps, zeroing_loop(signals).steps)
     rows = rows[~contains(join(updating, *loops), events.start_ns[rows])]
-    accumulating = _named(signals, rows, ACCUMULATES)
-    fused = rows[~accumulating & ~_named(signals, rows, KEPT)]
+    accumulating = named(signals.trace, rows, ACCUMULATES)
+    fused = rows[~accumulating & ~named(signals.trace, rows, KEPT)]
     gradients = int(accumulating.sum())
     steps = max(signals.steps.count, 1)
     saving_ns = expected_saving_ns(len(fused), gradients, steps, trains=gradients > 0)
     spans = _spans(signals, fused, rows, join(updating, *loops))
-    recurrent_calls = int(_named(signals, rows, _RECURRENT).sum()) // steps
+    recurrent_calls = int(named(signals.trace, rows, _RECURRENT).sum()) // steps
     return EagerSteps(fused, gradients, spans, recurrent_calls, max(saving_ns, 0))
-
-
-def _named(signals: Signals, rows: Int32, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    names = signals.trace.events.name[rows]
-    strings = signals.trace.strings
-    return is_in(
-        names, [name for name in distinct(names).tolist() if pattern.search(strings[name])]
-    )
 
 
 def _spans(signals: Signals, fused: Int32, rows: Int32, others: Intervals) -> Intervals:

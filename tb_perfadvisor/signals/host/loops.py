@@ -26,6 +26,7 @@ from tb_perfadvisor.signals.launch.delays import stretched_ns
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
@@ -230,9 +231,7 @@ def _iterations(runs: Sequence[_Run]) -> float:
 
 def _parameter_count(trace: Trace, rows: Int32, steps: int) -> float:
     """How many gradients a step accumulates."""
-    names = trace.events.name[rows]
-    known = [n for n in distinct(names).tolist() if _ACCUMULATES in trace.strings[n]]
-    return int(is_in(names, known).sum()) / max(steps, 1)
+    return int(named(trace, rows, re.compile(_ACCUMULATES)).sum()) / max(steps, 1)
 
 
 def _kind(trace: Trace, rows: Int32, runs: Sequence[_Run], parameters: float) -> LoopKind:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace import EventKind, KernelFamily
+from tb_perfadvisor.trace.event_names import named
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -53,13 +53,13 @@ class HostLoop(Struct, frozen=True):
 @memoized
 def optimizer_loop(signals: Signals) -> HostLoop:
     """`Optimizer.step`, if it launches for each parameter separately."""
-    return _loop(signals, "Optimizer.step#", lambda name: name.startswith("aten::"))
+    return _loop(signals, re.compile(r"^Optimizer\.step#"), re.compile("^aten::"))
 
 
 @memoized
 def zeroing_loop(signals: Signals) -> HostLoop:
     """`Optimizer.zero_grad`, if it zeros each gradient separately."""
-    return _loop(signals, "Optimizer.zero_grad#", lambda name: bool(_ZEROING.match(name)))
+    return _loop(signals, re.compile(r"^Optimizer\.zero_grad#"), _ZEROING)
 
 
 class HostUpdates(Struct, frozen=True):
@@ -83,7 +83,7 @@ def host_updates(signals: Signals) -> HostUpdates | None:
     trace, events = signals.trace, signals.trace.events
     calls = signals.steps.own(trace.rows(EventKind.ANNOTATION))
     calls = calls[events.track[calls] == signals.step_track]
-    calls = _named(trace, calls, lambda name: bool(_FUSED_ON_CPU.match(name)))
+    calls = calls[named(trace, calls, _FUSED_ON_CPU)]
     if not len(calls):
         return None
     found = _FUSED_ON_CPU.match(trace.name(int(calls[0])))
@@ -132,13 +132,13 @@ def updating_kernels(signals: Signals) -> Int32:
     return chosen
 
 
-def _loop(signals: Signals, method: str, belongs: Callable[[str], bool]) -> HostLoop:
+def _loop(signals: Signals, method: re.Pattern[str], belongs: re.Pattern[str]) -> HostLoop:
     trace, window = signals.trace, signals.attribution
     events, strings = trace.events, trace.strings
     none = np.empty(0, dtype=np.int32)
     calls = trace.rows(EventKind.ANNOTATION)
     calls = calls[events.track[calls] == signals.step_track]
-    calls = _named(trace, calls, lambda name: name.startswith(method))
+    calls = calls[named(trace, calls, method)]
     spans = clip(
         union(events.start_ns[calls], events.end_ns[calls]),
         window.window_start_ns,
@@ -152,7 +152,7 @@ def _loop(signals: Signals, method: str, belongs: Callable[[str], bool]) -> Host
     kernels = launched_in(signals, spans)
     used = {strings[i] for i in distinct(events.name[np.concatenate((operators, kernels))])}
     used |= {strings[i] for i in distinct(events.name[calls])}
-    matching = _named(trace, operators, belongs)
+    matching = operators[named(trace, operators, belongs)]
     _, count = np.unique(events.name[matching], return_counts=True)
     if any(_OF_LISTS.search(name) for name in used) or (
         max(count.tolist(), default=0) < _MANY * len(spans) or len(kernels) < _MANY * len(spans)
@@ -174,9 +174,3 @@ def launched_in(signals: Signals, spans: Intervals) -> Int32:
     is_own = events.track[launches] == signals.step_track
     owned: Int32 = rows[is_own & contains(spans, events.start_ns[launches])]
     return owned
-
-
-def _named(trace: Trace, rows: Int32, belongs: Callable[[str], bool]) -> Int32:
-    names = trace.events.name[rows]
-    chosen = [name for name in distinct(names).tolist() if belongs(trace.strings[name])]
-    return rows[is_in(names, chosen)]

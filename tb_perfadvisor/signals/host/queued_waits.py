@@ -22,7 +22,8 @@ from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
+from tb_perfadvisor.trace.event_names import named
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     join,
@@ -33,7 +34,7 @@ from tb_perfadvisor.trace.intervals import (
 )
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-_STREAM_WAIT = re.compile(r"Stream Wait Event|event_wait")
+_STREAM_WAIT = re.compile(r"^(?:Stream Wait Event|event_wait)")
 """The names of Kineto and of Nsight Systems, and of PyTorch on other devices."""
 _START_NS = 10_000
 """A device idles for some microseconds between two kernels, even if both are queued."""
@@ -139,9 +140,7 @@ def queued_waits(signals: Signals) -> QueuedWaits:
 def _stream_waits(signals: Signals) -> Int32:
     """Recorded waits of streams for events, each on the stream that waits."""
     trace, rows = signals.trace, signals.trace.rows(EventKind.DEVICE_SYNC)
-    names = trace.events.name[rows]
-    waiting = [name for name in distinct(names).tolist() if _STREAM_WAIT.match(trace.strings[name])]
-    found: Int32 = rows[is_in(names, waiting)]
+    found: Int32 = rows[named(trace, rows, _STREAM_WAIT)]
     return found
 
 

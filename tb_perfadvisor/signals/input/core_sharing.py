@@ -26,7 +26,8 @@ from tb_perfadvisor.signals.input.tfdata import (
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
+from tb_perfadvisor.trace.event_names import named
+from tb_perfadvisor.trace.integer_groups import places_by_value
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -276,14 +277,12 @@ def _input_threads(signals: Signals) -> tuple[list[Intervals], list[Intervals]]:
 def _waiting(signals: Signals, rows: Int32) -> Int32:
     """Calls that wait for other threads, or for storage."""
     trace, pipelines = signals.trace, tfdata(signals)
-    names = trace.events.name[rows]
-    known = [n for n in distinct(names).tolist() if _WAITS_FOR_THREAD.match(trace.strings[n])]
     nodes = [
         pipelines.call_rows[node]
         for node, kind in enumerate(pipelines.kind)
         if kind in ASYNCHRONOUS or kind in READERS
     ]
-    calls = (rows[is_in(names, known)], file_reads(signals), *nodes)
+    calls = (rows[named(trace, rows, _WAITS_FOR_THREAD)], file_reads(signals), *nodes)
     return np.concatenate(calls).astype(np.int32)
 
 

@@ -23,6 +23,7 @@ from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, join, minus, total_ns, union
 from tb_perfadvisor.trace.nesting import nearest
@@ -31,6 +32,8 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 PREFIX = "Iterator::"
 _VERSION = re.compile(r"V\d+$")
 _INDEX = re.compile(r"\[[^\[\]]*\]")
+_STARTS = re.compile(r"^InstantiatedCapturedFunction::")
+_EXECUTES, _DONE = re.compile(r"::Process$"), re.compile("DoneCallback")
 
 
 class Nodes(Struct, frozen=True):
@@ -158,22 +161,13 @@ def function_runs(
     events, table = trace.events, trace.iterators
     size = len(nodes.path)
     row, run = table.row[table.run != 0], table.run[table.run != 0]
-    names = events.name[row]
-    starts = [
-        name
-        for name in distinct(names).tolist()
-        if trace.strings[name].startswith("InstantiatedCapturedFunction::")
-    ]
-    executes = [
-        name for name in distinct(names).tolist() if trace.strings[name].endswith("::Process")
-    ]
-    is_start = is_in(names, starts)
+    is_start = named(trace, row, _STARTS)
     owner = _owners(trace, row[is_start], nodes, node_of_event)
     numbers, first = np.unique(run[is_start], return_index=True)
-    is_executed = is_in(names, executes) & is_in(run, numbers)
+    is_executed = named(trace, row, _EXECUTES) & is_in(run, numbers)
     is_executed &= (events.end_ns[row] > start_ns) & (events.start_ns[row] < end_ns)
     executed, executed_run = row[is_executed], run[is_executed]
-    end = _ends(trace, executed, executed_run, row, run, names)
+    end = _ends(trace, executed, executed_run, row, run)
     node = (
         owner[first][np.searchsorted(numbers, executed_run)] if numbers.size else executed * 0 - 1
     )
@@ -195,14 +189,10 @@ def function_runs(
     )
 
 
-def _ends(
-    trace: Trace, executed: Int32, executed_run: Int64, row: Int32, run: Int64, names: Int32
-) -> Int64:
+def _ends(trace: Trace, executed: Int32, executed_run: Int64, row: Int32, run: Int64) -> Int64:
     """When executions end: at the callback of their run, after which an executor may go on."""
     events = trace.events
-    done = np.flatnonzero(
-        is_in(names, [n for n in distinct(names).tolist() if "DoneCallback" in trace.strings[n]])
-    )
+    done = np.flatnonzero(named(trace, row, _DONE))
     end = events.end_ns[executed]
     if not done.size:
         return end
@@ -531,9 +521,7 @@ def _in_pipelines(trace: Trace, rows: Int32) -> Int32:
 
 def _rows_matching(trace: Trace, pattern: re.Pattern[str]) -> Int32:
     rows = trace.rows(EventKind.OPERATOR, EventKind.INPUT_WORK)
-    names = trace.events.name[rows]
-    wanted = [name for name in distinct(names).tolist() if pattern.search(trace.strings[name])]
-    return rows[is_in(names, wanted)]
+    return rows[named(trace, rows, pattern)]
 
 
 class StallParts(Struct, frozen=True):

@@ -7,6 +7,7 @@ may lack those that the last step launched. Bytes per step come from whole steps
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,8 @@ from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.steps.step_variation import gradient_bytes
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, rows_by_group
+from tb_perfadvisor.trace.event_names import named
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, rows_by_group
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import NS_PER_S, format_bytes
 
@@ -226,10 +228,7 @@ def _is_tree(signals: Signals, collectives: Collectives) -> NDArray[np.bool_]:
 
     The others count as rings; they are rings or faster (NCCL, src/device/generate.py).
     """
-    trace = signals.trace
-    names = trace.events.name[collectives.row]
-    trees = [name for name in distinct(names).tolist() if "tree" in trace.strings[name].lower()]
-    return is_in(names, trees)
+    return named(signals.trace, collectives.row, re.compile("tree", re.IGNORECASE))
 
 
 # Factors of (n-1)/n: an all-reduce sends the data twice, gathering or scattering once. Broadcasts

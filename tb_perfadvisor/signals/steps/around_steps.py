@@ -19,7 +19,8 @@ from tb_perfadvisor.signals.core.steps.markers import function_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
+from tb_perfadvisor.trace.event_names import named
+from tb_perfadvisor.trace.integer_groups import distinct, places_by_value
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
@@ -158,13 +159,11 @@ def evaluation_between_steps(signals: Signals) -> Intervals:
     if len(work) == 0:
         return work
     trace, events, gaps = signals.trace, signals.trace.events, signals.between_steps
-    named = trace.rows(EventKind.ANNOTATION)
-    named = named[(events.track[named] == signals.step_track) & ~is_closing(trace, named)]
-    spans = [_inside(gaps, events.start_ns[named], events.end_ns[named])]
+    ranges = trace.rows(EventKind.ANNOTATION)
+    ranges = ranges[(events.track[ranges] == signals.step_track) & ~is_closing(trace, ranges)]
+    spans = [_inside(gaps, events.start_ns[ranges], events.end_ns[ranges])]
     rows = trace.rows(EventKind.OPERATOR)
-    names = events.name[rows]
-    products = [n for n in distinct(names).tolist() if _PRODUCT.match(trace.strings[n])]
-    rows = rows[is_in(names, products) & (events.track[rows] == signals.step_track)]
+    rows = rows[named(trace, rows, _PRODUCT) & (events.track[rows] == signals.step_track)]
     # Operators with a backward node belong to training.
     rows = np.setdiff1d(rows, events.forward[events.forward >= 0])
     slot = last_before(gaps[:, 0], events.start_ns[rows])

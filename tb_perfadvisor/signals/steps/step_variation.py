@@ -17,7 +17,8 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.operator_inputs import parse_inputs
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.event_names import named
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import Intervals, intersect, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -240,7 +241,4 @@ def _inside(signals: Signals, pattern: str) -> Int32:
     trace = signals.trace
     rows = trace.rows(EventKind.ANNOTATION, EventKind.OPERATOR)
     rows = signals.steps.own(rows)
-    names = trace.events.name[rows]
-    matcher = re.compile(pattern)
-    matching = [name for name in distinct(names).tolist() if matcher.search(trace.strings[name])]
-    return rows[is_in(names, matching)]
+    return rows[named(trace, rows, re.compile(pattern))]
