@@ -3,8 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
+from tb_perfadvisor.machine.facts import Facts, Machine
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.precision.wide_numbers import EmulatedSixteenBits
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, kernel, ms
@@ -112,3 +114,44 @@ def test_a_recorded_policy_on_the_cpu(corpus: Path) -> None:
     for name in ("keras_prefetch_fast", "keras_slow_input", "custom_loop_trace_steps"):
         report = analyze(corpus / "local-tf-cpu" / name)
         assert all(f.rule_id != "emulated-sixteen-bits" for f in report.findings)
+
+
+def products(dtype: str, sets: tuple[str, ...] | None) -> Trace:
+    """Half of each step is a product on the CPU."""
+    builder = TraceBuilder()
+    for step in range(2):
+        begin = ms(20 * step)
+        builder.step(step, begin, begin + ms(20))
+        builder.operator(
+            "aten::mm", begin, begin + ms(10), launches=False, dtypes=(dtype, dtype),
+            shapes=((512, 512), (512, 512)),
+        )  # fmt: skip
+        builder.operator("aten::add", begin + ms(10), begin + ms(20), launches=False)
+    return replace(builder.build(), facts=Facts(machine=Machine(instruction_sets=sets)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sets", "severity"),
+    [
+        ("c10::BFloat16", None, "low"),
+        ("c10::BFloat16", ("avx2", "avx512f"), "medium"),
+        ("c10::BFloat16", ("avx512_bf16",), None),
+        ("float", ("avx2",), None),
+    ],
+)
+def test_products_on_a_processor_without_instructions(
+    dtype: str, sets: tuple[str, ...] | None, severity: str | None
+) -> None:
+    found = find(EmulatedSixteenBits, products(dtype, sets)) or ()
+    assert [finding.severity for finding in found] == ([severity] if severity else [])
+    assert all("10.0 ms of each step (50.0 %)" in finding.summary for finding in found)
+
+
+@pytest.mark.corpus
+def test_bfloat16_that_is_eleven_times_slower(corpus: Path) -> None:
+    report = analyze(corpus / "local-torch2.13-cpu/mlp_bf16_autocast")
+    # Raw events: 15 aten::mm of 83.72 ms in each step of 109.56 ms, all of BFloat16.
+    assert report.findings[0].rule_id == "emulated-sixteen-bits"
+    # The other products are aten::addmm.
+    assert "(93.9 %) goes into products of 16-bit numbers" in report.findings[0].summary
+    assert report.findings[0].severity == "medium"

@@ -9,7 +9,7 @@ import numpy as np
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.hardware import Peaks
-from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
+from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.costly_operations import operations_table
 from tb_perfadvisor.rules.evidence.device_work import costly_work
@@ -21,7 +21,7 @@ from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.device.conversions import WeightUnpacking, casts, weight_unpacking
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
-from tb_perfadvisor.signals.work.layer_forms import in_32_bits, in_bfloat16
+from tb_perfadvisor.signals.work.layer_forms import emulated_products, in_32_bits, in_bfloat16
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision, Trace
@@ -261,7 +261,8 @@ class EmulatedSixteenBits(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         facts = signals.device_facts
         if signals.device.is_host_only:
-            yield from _on_cpu(signals)
+            yield from _casts_on_cpu(signals)
+            yield from self._products_on_cpu(signals)
         elif facts is not None and facts.peaks is not None and _lacks_bfloat16(facts.peaks):
             yield from self._on_gpu(signals, facts.name)
 
@@ -284,13 +285,33 @@ class EmulatedSixteenBits(Rule):
             remedies=advise("float16", "float16-or-32-bits"),
         )
 
+    def _products_on_cpu(self, signals: Signals) -> Iterable[Finding]:
+        rows, now_ns = emulated_products(signals)
+        total_ns = int(now_ns.sum())
+        if self.is_minor(total_ns, signals):
+            return
+        is_known = signals.trace.facts.machine.instruction_sets is not None
+        yield Finding(
+            instance=f"{share_of_each(total_ns, signals)} multiplies 16-bit numbers",
+            summary=(
+                f"{per_step(total_ns, signals)} goes into products of 16-bit numbers. Processors"
+                " without instructions for them compute them many times slower than in 32 bits; "
+                + ("this one has none." if is_known else "this recording does not list its own.")
+            ),
+            evidence=(costliest("Longest products in 16 bits", signals.worker, rows, now_ns),),
+            remedies=advise("compare-with-32-bits"),
+            severity="medium"
+            if is_known or 2 * total_ns > signals.attribution.window_ns
+            else "low",
+        )
+
 
 def _lacks_bfloat16(peaks: Peaks) -> bool:
     """Whether a device is known to multiply float16 on matrix units, but not bfloat16."""
     return peaks.flop_per_s("bf16") is None and peaks.flop_per_s("fp16") is not None
 
 
-def _on_cpu(signals: Signals) -> Iterable[Finding]:
+def _casts_on_cpu(signals: Signals) -> Iterable[Finding]:
     layers = _layers_with_cast_weights(signals.trace)
     if not layers:
         return

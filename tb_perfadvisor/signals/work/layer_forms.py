@@ -128,6 +128,19 @@ def multiplies_bfloat16(trace: Trace) -> bool:
     return any(trace.facts.machine.has(name) for name in _MULTIPLIES_BFLOAT16)
 
 
+def emulated_products(signals: Signals) -> tuple[Int32, Int64]:
+    """Products of 16-bit numbers on a CPU that is not known to have instructions for them.
+
+    Rows of operators and their own times, each of shape (n,).
+    """
+    operators = host_operators(signals)
+    layers = [layer for layer in _IN_BFLOAT16 if layer.is_product]
+    chosen = is_in(operators.rows, _named(signals, layers, operators.rows))
+    chosen &= _widths(signals, operators.rows) == Precision.BITS_16
+    chosen &= not multiplies_bfloat16(signals.trace)
+    return operators.rows[chosen], operators.self_ns[chosen]
+
+
 @memoized
 def in_bfloat16(signals: Signals) -> Form | None:
     """The layers under autocast; None where that is not known to be faster, or in use."""
