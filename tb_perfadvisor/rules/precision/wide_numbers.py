@@ -291,6 +291,7 @@ class EmulatedSixteenBits(Rule):
         if self.is_minor(total_ns, signals):
             return
         is_known = signals.trace.facts.machine.instruction_sets is not None
+        is_most = 2 * total_ns > signals.attribution.window_ns
         yield Finding(
             instance=f"{share_of_each(total_ns, signals)} multiplies 16-bit numbers",
             summary=(
