@@ -301,9 +301,7 @@ class EmulatedSixteenBits(Rule):
             ),
             evidence=(costliest("Longest products in 16 bits", signals.worker, rows, now_ns),),
             remedies=advise("compare-with-32-bits"),
-            severity="medium"
-            if is_known or 2 * total_ns > signals.attribution.window_ns
-            else "low",
+            severity="medium" if is_known or is_most else "low",
         )
 
 
