@@ -98,6 +98,17 @@ def test_kernels_of_the_compiler_are_launched_by_its_wrapper() -> None:
     assert "cheaper-launch" not in {remedy.change for remedy in finding.remedies}
 
 
+def test_python_before_compiled_code_is_named() -> None:
+    generated = steps(
+        2000, 1900, 2100, 1800, kernel="triton_poi_fused_cat_0", numbered=False,
+        frame="models/llama.py(374): forward",
+    )  # fmt: skip
+    (finding,) = find(SlowLaunch, generated) or ()
+    assert finding.title == "Do less before the compiled code"
+    assert finding.instance == "models/llama.py:374 forward"
+    assert finding.remedies[0].change != "device-graphs"
+
+
 def test_just_below_and_just_above_the_limit() -> None:
     # 7.84 of 12.8 ms are 61.25 %.
     assert find(SlowLaunch, SLOW, settings={"minimum_share": 0.62}) == ()

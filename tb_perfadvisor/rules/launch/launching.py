@@ -15,6 +15,7 @@ from tb_perfadvisor.rules.evidence.host import (
     host_code_table,
     idle_by_host_state,
     idle_by_launching_operator,
+    is_wrapper,
     launch_queue_table,
     launched_kernels,
     lines_tables,
@@ -270,10 +271,15 @@ def _finding(signals: Signals, launches: Launches) -> Finding:
     code = self_time(signals.trace, signals.step_track, launches.idle)
     kernel = short_name(launches.event)
     is_generated = bool(GENERATED_KERNEL.match(launches.event))
-    changes = _IN_WRAPPER if is_generated or generated_ns(code) else ()
+    mostly_ns = code.self_ns[0] if code.names else 0
+    is_before = is_generated and 2 * mostly_ns > idle_ns and not is_wrapper(code.names[0])
+    changes = _IN_WRAPPER if generated_ns(code) or (is_generated and not is_before) else ()
+    title = "Speed up the generated wrapper of the compiled code" if is_generated else ""
     return Finding(
-        title="Speed up the generated wrapper of the compiled code" if is_generated else "",
-        instance=f"{format_duration(idle_ns / gaps)} before each {kernel}",
+        title="Do less before the compiled code" if is_before else title,
+        instance=short_name(code.names[0])
+        if is_before
+        else f"{format_duration(idle_ns / gaps)} before each {kernel}",
         summary=(
             f"The device idles {per_step(idle_ns, signals)} before one kernel, {kernel}"
             f" ({count_per_step(gaps, 'gap', signals)} of {format_duration(idle_ns / gaps)} on"
