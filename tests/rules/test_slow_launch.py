@@ -104,8 +104,7 @@ def test_python_before_compiled_code_is_named() -> None:
         frame="models/llama.py(374): forward",
     )  # fmt: skip
     (finding,) = find(SlowLaunch, generated) or ()
-    assert finding.title == "Do less before the compiled code"
-    assert finding.instance == "models/llama.py:374 forward"
+    assert finding.title == "Do less before the compiled code: models/llama.py:374 forward"
     assert finding.remedies[0].change != "device-graphs"
 
 

@@ -276,10 +276,10 @@ def _finding(signals: Signals, launches: Launches) -> Finding:
     changes = _IN_WRAPPER if generated_ns(code) or (is_generated and not is_before) else ()
     title = "Speed up the generated wrapper of the compiled code" if is_generated else ""
     return Finding(
-        title="Do less before the compiled code" if is_before else title,
-        instance=short_name(code.names[0])
+        title=f"Do less before the compiled code: {short_name(code.names[0])}"
         if is_before
-        else f"{format_duration(idle_ns / gaps)} before each {kernel}",
+        else title,
+        instance=f"{format_duration(idle_ns / gaps)} before each {kernel}",
         summary=(
             f"The device idles {per_step(idle_ns, signals)} before one kernel, {kernel}"
             f" ({count_per_step(gaps, 'gap', signals)} of {format_duration(idle_ns / gaps)} on"
