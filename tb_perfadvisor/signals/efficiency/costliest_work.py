@@ -106,17 +106,20 @@ def _working(signals: Signals) -> list[CostlyWork]:
     if trace.totals is not None:
         busy_ns = sum(attribution.total_ns(cause) for cause in BUSY)
         all_ns = max(sum(kernel.total_ns for kernel in signals.kernels), busy_ns, 1)
-        return [
+        sums = [
             _without_rows(
                 short_name(kernel.name), False, kernel.count, kernel.total_ns * busy_ns // all_ns
             )
             for kernel in signals.kernels
         ]
+        return sums or _by_cause(signals, *BUSY)
     if signals.device.is_host_only:
         operators = host_operators(signals)
         working_ns = attribution.total_ns(Cause.HOST_COMPUTE)
         names = _Names(operators.name, tuple(map(short_name, operators.names)))
-        return _by_name(signals, operators.rows, operators.self_ns, names, working_ns)
+        found = _by_name(signals, operators.rows, operators.self_ns, names, working_ns)
+        others = (Cause.COMMUNICATION, Cause.COPIES)
+        return [*found, *_by_cause(signals, *([] if found else [Cause.HOST_COMPUTE]), *others)]
     rows, events = work_rows(signals), trace.events
     duration_ns = np.minimum(events.end_ns[rows], attribution.window_end_ns)
     duration_ns = duration_ns - np.maximum(events.start_ns[rows], attribution.window_start_ns)
@@ -129,7 +132,7 @@ def _working(signals: Signals) -> list[CostlyWork]:
     kind = events.kind[rows]
     is_copy = is_in(kind, (EventKind.COPY, EventKind.MEMSET))
     is_collective = kind == EventKind.COLLECTIVE
-    found: list[CostlyWork] = []
+    found = []
     for chosen, causes in (
         (~is_copy & ~is_collective, COMPUTE),
         (is_collective, (Cause.COMMUNICATION,)),
@@ -189,6 +192,16 @@ def _idle(signals: Signals) -> list[CostlyWork]:
             spans = minus(attribution.intervals[cause], called)
             found.append(_without_rows(cause.label, True, len(spans), total_ns(spans)))
     return found
+
+
+def _by_cause(signals: Signals, *causes: Cause) -> list[CostlyWork]:
+    """The time of causes in which no work has a name."""
+    times = ((cause, signals.attribution.intervals[cause]) for cause in causes)
+    return [
+        _without_rows(cause.label, False, len(spans), total_ns(spans))
+        for cause, spans in times
+        if len(spans)
+    ]
 
 
 def _without_rows(name: str, is_idle: bool, count: int, time_ns: int) -> CostlyWork:

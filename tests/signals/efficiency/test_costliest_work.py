@@ -82,3 +82,10 @@ def test_needs_are_known_from_shapes() -> None:
     # 2 x 8192^3 FLOP at 0.90 of 989.4 TFLOP/s take 1.23 ms; waves and writes add a few percent.
     assert product.achieved_share == pytest.approx(0.126, abs=0.005)
     assert product.bound == "compute"
+
+
+def test_communication_of_hosts_has_its_causes_name() -> None:
+    builder = TraceBuilder().step(0, 0, ms(10))
+    builder.operator("aten::mm", 0, ms(4), launches=False)
+    builder.collective("gloo:all_reduce", ms(4), ms(10), thread="main")
+    assert named(Signals(run_of(builder.build()))) == [("Exposed communication", False, 6)]
