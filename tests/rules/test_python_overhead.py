@@ -284,12 +284,14 @@ def test_python_in_the_only_step_has_low_0() -> None:
 def test_names_a_video_that_the_step_reads(corpus: Path) -> None:
     # The file: 218.1 of 382.5 ms pass in transformers' video_classification.py, which decodes and
     # scales a video before the first launch; 4.1 ms follow the last kernel. Recording the 34,875
-    # Python frames of the former takes 4.9 ms, with 140 ns for each.
+    # Python frames of the former takes 4.9 ms, with 140 ns for each. The device works for 158.4 ms
+    # (the union of its events), beside which no more can be done ahead.
     report = analyze(corpus / "tracelens/h100/facebook_timesformer-base-finetuned-k400")
     (finding,) = [item for item in report.findings if item.rule_id == "python-overhead"]
     assert "transformers/image_transforms.py" in finding.summary
     assert finding.saving is not None
-    assert finding.saving.share_expected == pytest.approx((218.1 + 4.1 - 4.9) / 382.5, abs=0.001)
+    assert finding.saving.share_high == pytest.approx((218.1 + 4.1) / 382.5, abs=0.001)
+    assert finding.saving.share_expected == pytest.approx((158.4 - 4.9) / 382.5, abs=0.001)
 
 
 def test_a_single_stall_in_a_profile_without_steps_is_left_alone() -> None:
