@@ -168,7 +168,7 @@ def _about_waits(
     signals: Signals, more: MoreWorkers | None, *, is_nameless: bool, is_blocked: bool
 ) -> str:
     """What the rhythm of the waits says of the loader, as sentences that follow."""
-    nothing = "Nothing is recorded on the host before it is copied"
+    nothing = "Nothing is recorded on the host before batches are copied"
     other = "There it waits for another process or thread"
     if more is None:
         by_thread = "which another thread does than the one that launches kernels"
