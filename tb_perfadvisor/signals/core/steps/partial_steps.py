@@ -258,10 +258,17 @@ def _cut_off(trace: Trace, start: Int64, end: Int64) -> NDArray[np.bool_]:
     return np.asarray(count < (1 - _LOST_LAUNCHES) * count.max())
 
 
-def warm_up(trace: Trace, start: Int64, end: Int64) -> str:
+def warm_up(trace: Trace, start: Int64, end: Int64, *, is_inferred: bool = False) -> str:
     """Why the first step is warm-up; empty if it is not."""
     duration = end - start
-    usual_ns = _WARM_UP_FACTOR * float(np.median(duration[1:]))
+    usual_ns = float(np.median(duration[1:]))
+    if is_inferred and duration[0] >= _ALIKE * usual_ns:
+        launches = trace.rows(EventKind.LAUNCH)
+        launching = union(trace.events.start_ns[launches], trace.events.end_ns[launches])
+        launching_ns = overlap_ns(launching, start, end)
+        if 2 * (launching_ns[0] - np.median(launching_ns[1:])) >= duration[0] - usual_ns:
+            return "its launches take far longer, as the first ones of a program do"
+    usual_ns *= _WARM_UP_FACTOR
     if duration[0] < usual_ns:
         return ""
     compiles = trace.rows(EventKind.COMPILE)

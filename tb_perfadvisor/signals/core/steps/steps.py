@@ -222,7 +222,8 @@ def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0
     if not len(used):
         return _without_steps(trace, timeline, recorded_from_ns, used.excluded)
     if len(used) >= MIN_REPEATS:
-        reason = warm_up(trace, start_ns[used.slice], end_ns[used.slice])
+        windows_ns = start_ns[used.slice], end_ns[used.slice]
+        reason = warm_up(trace, *windows_ns, is_inferred=markers.is_inferred)
         if reason:
             used = used.without(markers, begin=1, reason=f"warm-up: {reason}")
     if side is Side.HOST:
