@@ -320,8 +320,9 @@ def _from_pause(trace: Trace, work: _Work, anchors: Int64) -> Int64:
     """
     usual = int(np.sort(np.diff(anchors))[(len(anchors) - 1) // 2])
     is_end = work.direction == CopyDirection.DEVICE_TO_HOST
-    end_ns = np.maximum.accumulate(np.where(is_end, 0, trace.events.end_ns[work.calls]))
-    pause_ns = trace.events.start_ns[work.calls] - np.append(end_ns[:1], end_ns[:-1])
+    start_ns, end_ns = trace.events.start_ns[work.calls], trace.events.end_ns[work.calls]
+    returned_ns = np.maximum.accumulate(np.where(is_end, start_ns[0], end_ns))
+    pause_ns = start_ns - np.append(start_ns[:1], returned_ns[:-1])
     pause_ns[is_end] = -1
     is_usual = np.diff(anchors) == usual
     places = anchors[:-1][is_usual, None] + np.arange(usual)
