@@ -189,12 +189,12 @@ export interface Overview {
   memory: MemoryInfo | null;
   host_memory: HostMemoryInfo | null;
   program_memory: ProgramMemoryInfo | null;
-  costliest: CostlyWork[];
   samples_per_step: number | null;
   samples_per_s: number | null;
   tokens_per_step: number | null;
   tokens_per_s: number | null;
   throughput_source: string;
+  costliest?: CostlyWork[];
   serving?: ServingInfo | null;
   next_doubling?: NextDoublingInfo | null;
 }

@@ -152,7 +152,13 @@ def truths(run: Run) -> dict[str, Any]:
             collectives.exposed_ns.tolist(),
             collectives.transfer_ns.tolist(),
         ),
-        "overview": msgspec.to_builtins(report.overview),
+        "overview": msgspec.to_builtins(replace(report.overview, costliest=[])),
+        # Formats name calls of the host and their lines differently.
+        "costliest": [
+            (work.name, work.count, work.time_ns)
+            for work in report.overview.costliest
+            if not work.is_idle
+        ],
         "findings": [
             (
                 finding.rule_id,

@@ -220,8 +220,6 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """None if a device does the work, or if it was not recorded."""
     program_memory: ProgramMemoryInfo | None
     """None if no XLA program tells."""
-    costliest: list[CostlyWork]
-    """What takes half of the used window, the costliest first; at most ten."""
     samples_per_step: float | None
     """Samples that one rank processes in each step; None if the shapes do not tell."""
     samples_per_s: float | None
@@ -232,6 +230,9 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """The same per second."""
     throughput_source: str
     """How tokens or samples are known, or why neither is."""
+    costliest: list[CostlyWork] = []
+    """What takes half of the used window, the costliest first; at most ten. Empty in documents of
+    older versions."""
     serving: ServingInfo | None = None
     """None if the program annotates no steps that decode."""
     next_doubling: NextDoublingInfo | None = None

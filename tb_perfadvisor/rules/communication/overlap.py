@@ -240,7 +240,16 @@ def _saving(
     if longest is not None:
         saved_ns = round(split * longest.exposed_ns)
     shorter = _hidden(signals, split * saved_ns / max(transfer_ns, 1))
-    return Saving(0, saved_ns, transfer_ns + total_ns(awaited), claims, "measured", (shorter,))
+    # Without compute that is free to hide it, only sending less helps, which no profile prices.
+    return Saving(
+        0,
+        saved_ns,
+        transfer_ns + total_ns(awaited),
+        claims,
+        "measured",
+        (shorter,),
+        is_unknown=not saved_ns,
+    )
 
 
 def _saved_ns(signals: Signals, split: float) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from tb_perfadvisor.signals.host.call_tree import (
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.roofline import BOUNDS, LATENCY_BOUND, roofline
-from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, minus, total_ns, union
 from tb_perfadvisor.trace.names import short_annotation, short_name, without_number
@@ -44,6 +44,13 @@ _WRAPPER = re.compile(
     r"|^record_param_comms$"
 )
 """Operators that run whatever was compiled or captured: what they launch tells more."""
+_COPIES = {
+    CopyDirection.HOST_TO_DEVICE: "copies to the device",
+    CopyDirection.DEVICE_TO_HOST: "copies to the host",
+    CopyDirection.DEVICE_TO_DEVICE: "copies within the device",
+    CopyDirection.PEER_TO_PEER: "copies between devices",
+    CopyDirection.HOST_TO_HOST: "copies within the host",
+}
 
 
 class CostlyWork(Struct, frozen=True):
@@ -160,11 +167,16 @@ def _names(signals: Signals, rows: Int32) -> _Names:
     is_xla = operation >= 0
     line = np.full(len(rows), -1)
     line[is_xla] = trace.hlo.source_line[operation[is_xla]]
-    first, group = group_rows(name, is_xla, is_operator, line)
+    copies = trace.copies
+    direction = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)[rows]
+    direction[is_operator | is_xla] = CopyDirection.UNKNOWN
+    # Each format has its own names of copies.
+    name[direction != CopyDirection.UNKNOWN] = -1
+    first, group = group_rows(name, is_xla, is_operator, line, direction)
     index_of: dict[tuple[str, int], int] = {}
     code = []
     for row in first.tolist():
-        text = trace.strings[name[row]]
+        text = _COPIES.get(CopyDirection(direction[row])) or trace.strings[name[row]]
         if is_xla[row]:
             text = without_number(text)
         elif is_operator[row]:

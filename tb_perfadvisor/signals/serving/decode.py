@@ -200,12 +200,11 @@ def decode_floor(signals: Signals) -> DecodeFloor | None:
     floor_ns = round(known_bytes / bandwidth * NS_PER_S) if bandwidth and known_bytes else None
     if bandwidth is None:
         missing = "The device's memory bandwidth is unknown. Name the device with --device."
+    elif weight_bytes is None:
+        missing = _why_no_shapes(signals)
     elif known_share < KNOWN_SHARE:
         share = format_share(known_share)
         missing = f"The weights of only {share} of the products' time are known."
-        missing += f" {_why_no_shapes(signals)}" if weight_bytes is None else ""
-    elif weight_bytes is None:
-        missing = _why_no_shapes(signals)
     elif cached_tokens is None:
         hint = first_fitting(CONTEXT_LENGTHS, workload(signals))
         missing = f"The server does not state how long the contexts are. {hint}".strip()
