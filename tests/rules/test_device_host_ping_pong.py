@@ -78,6 +78,19 @@ def test_what_is_sent_before_the_other_has_arrived_is_no_round_trip() -> None:
     assert find(DeviceHostPingPong, trace, legend=LEGEND) == ()
 
 
+def test_the_next_step_may_send_back_what_one_sent() -> None:
+    trace = """
+        cell 100us
+        step   |..............|..............|..............|
+        main   |c-oSSSoc--nnnn|c-oSSSoc--nnnn|c-oSSSoc--nnnn|
+        gpu 7  |hhKKKKKKdd....|hhKKKKKKdd....|hhKKKKKKdd....|
+    """
+    (finding,) = find(DeviceHostPingPong, trace, legend=LEGEND) or ()
+    assert finding.saving is not None
+    # Two trips of 4 cells on the host, and the copies of each: 2 and 2 cells.
+    assert finding.saving.high_ns == 2 * 800_000
+
+
 def test_trips_that_overlap_device_work_cost_nothing() -> None:
     # Activations kept on the host for the backward pass.
     trace = """
