@@ -13,7 +13,6 @@ from tb_perfadvisor.signals.steps.around_steps import after_step
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
-from tb_perfadvisor.trace.intervals import clip, total_ns
 from tb_perfadvisor.units import format_duration, format_share
 
 COVERED_SHARE = 0.8
@@ -45,10 +44,13 @@ def _on_coverage(signals: Signals) -> list[Note]:
     known_ns = steps.window_ns * (1 + len(steps.excluded) / len(steps))
     if known_ns >= COVERED_SHARE * recorded_ns:
         return []
+    # A program that starts loads its model, and computes little.
     before_ns = steps.window_start_ns - start_ns
-    busy_ns = total_ns(clip(signals.device.busy, start_ns, steps.window_start_ns))
+    kernels, events = signals.trace.rows(EventKind.KERNEL), signals.trace.events
+    kernels = kernels[events.start_ns[kernels] < steps.window_start_ns]
     is_start_up = before_ns >= COVERED_SHARE * (recorded_ns - steps.window_ns)
-    is_start_up &= signals.device.index is not None and 2 * busy_ns < before_ns
+    is_start_up &= signals.device.index is not None
+    is_start_up &= 2 * int(events.duration_ns[kernels].sum()) < before_ns
     rest = "What runs in the rest is not analyzed."
     if is_start_up:
         rest = f"The {format_duration(before_ns)} before them are start-up, and are not analyzed."

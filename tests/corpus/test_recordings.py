@@ -177,3 +177,19 @@ def test_no_large_part_of_the_time_stays_without_a_name(
         assert table["rows"], report["run"]
         assert finding["remedies"][0]["change"] == "record-host-code", report["run"]
     assert seen > 10
+
+
+def test_a_loop_that_nothing_marks(corpus: Path) -> None:
+    """An epoch of MNIST: 60,000 images in batches of 1,024 are 59. Ten batches of tests follow."""
+    report = analyze(corpus / "nsys-public" / "openhackatho_baseline_5b73")
+    assert report.steps is not None
+    assert report.steps.source.startswith("59 repetitions of ")
+    # The last one has no end. The twin of the recording, with ranges, waits 94.5 % for input.
+    assert report.overview.steps == 58
+    assert report.overview.input_wait_share == pytest.approx(0.94, abs=0.02)
+
+
+def test_layers_without_a_name_of_their_own(corpus: Path) -> None:
+    """320 layers of a model that has 32, and a forward pass takes 843 ms."""
+    report = analyze(corpus / "nsys-public" / "zx3xyy_result_2_7B_clean_954d")
+    assert report.overview.step_time_ns == pytest.approx(843e6, rel=0.01)

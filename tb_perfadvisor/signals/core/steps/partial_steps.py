@@ -261,14 +261,7 @@ def _cut_off(trace: Trace, start: Int64, end: Int64) -> NDArray[np.bool_]:
 def warm_up(trace: Trace, start: Int64, end: Int64, *, is_inferred: bool = False) -> str:
     """Why the first step is warm-up; empty if it is not."""
     duration = end - start
-    usual_ns = float(np.median(duration[1:]))
-    if is_inferred and duration[0] >= _ALIKE * usual_ns:
-        launches = trace.rows(EventKind.LAUNCH)
-        launching = union(trace.events.start_ns[launches], trace.events.end_ns[launches])
-        launching_ns = overlap_ns(launching, start, end)
-        if 2 * (launching_ns[0] - np.median(launching_ns[1:])) >= duration[0] - usual_ns:
-            return "its launches take far longer, as the first ones of a program do"
-    usual_ns *= _WARM_UP_FACTOR
+    usual_ns = float(np.median(duration[1:])) * (_ALIKE if is_inferred else _WARM_UP_FACTOR)
     if duration[0] < usual_ns:
         return ""
     compiles = trace.rows(EventKind.COMPILE)
@@ -284,6 +277,12 @@ def warm_up(trace: Trace, start: Int64, end: Int64, *, is_inferred: bool = False
         later = ((at >= start[1]) & (at < end[-1])).sum()
         if first > 0 and later == 0:
             return f"it {what}, the others don't"
+    launches = trace.rows(EventKind.LAUNCH)
+    launching = union(trace.events.start_ns[launches], trace.events.end_ns[launches])
+    launching_ns = overlap_ns(launching, start, end)
+    longer_ns = launching_ns[0] - np.median(launching_ns[1:])
+    if is_inferred and 2 * longer_ns >= duration[0] - np.median(duration[1:]):
+        return "its launches take far longer, as the first ones of a program do"
     return ""
 
 

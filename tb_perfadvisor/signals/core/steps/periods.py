@@ -194,8 +194,8 @@ _COVERS = 0.9
 loop over parts of an input, 0.87 were recorded: an encoder ran before it."""
 _MOST_OTHERS = 0.1
 """Share of the repetitions in which something happens only once."""
-_MOST_ANCHORS, _MOST_EACH, _MOST_NAMES = 16, 8, 64
-"""Names that may divide the work, occurrences in a period, and names that are told apart."""
+_MOST_ANCHORS, _MOST_NAMES, _MOST_REPEATS = 16, 64, 100_000
+"""Names that may divide the work, names that are told apart, and pieces that are compared."""
 _COMPUTES = (EventKind.KERNEL, EventKind.COLLECTIVE, EventKind.OPERATOR)
 _WITH_HOST = (CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST)
 
@@ -231,7 +231,8 @@ class _Work(Struct, frozen=True):
 def repetitions(trace: Trace, timeline: DeviceTimeline) -> Markers | None:
     """The shortest period after which a device, or else the host, does the same work again."""
     work = _work_of(trace, timeline)
-    found = [bounds for at in _anchors(trace, work) if len(bounds := _loop_by(trace, work, at))]
+    places = [at for anchors in _anchors(trace, work) for at in (anchors, _odd(work, anchors))]
+    found = [bounds for at in places if len(bounds := _loop_by(trace, work, at))]
     longest = max(found, key=len, default=None)
     if longest is None or _repeats_parts(trace, len(longest) - 1):
         return None
@@ -269,27 +270,41 @@ def _anchors(trace: Trace, work: _Work) -> list[Int64]:
     computes = np.flatnonzero(work.computes)
     for _, places in places_by_value(trace.events.name[work.rows[computes]]):
         at = computes[places]
-        if len(at) >= MIN_REPEATS and work.share(int(at[0]), int(at[-1])) > 0.5:
+        if MIN_REPEATS <= len(at) <= _MOST_REPEATS and work.share(int(at[0]), int(at[-1])) > 0.5:
             by_count.setdefault(len(at), at)
     return [by_count[count] for count in sorted(by_count)[:_MOST_ANCHORS]]
 
 
 def _loop_by(trace: Trace, work: _Work, at: Int64) -> Int64:
-    """The bounds of periods in which a name occurs equally often, if they are a loop; else none."""
-    for each in range(1, min(len(at) // MIN_REPEATS, _MOST_EACH) + 1):
-        anchors = _alike(work, at[::-1][::each][::-1], MIN_REPEATS - 1)
-        if len(anchors):
-            bounds = _alike(work, _from_pause(trace, work, anchors), MIN_REPEATS)
-            return bounds if len(bounds) and _is_loop(trace, work, bounds) else at[:0]
-    return at[:0]
+    """The bounds of periods in which a name occurs once, if they are those of a loop; else none."""
+    anchors = _alike(work, at, MIN_REPEATS - 1)
+    if not len(anchors):
+        return anchors
+    bounds = _alike(work, _from_pause(trace, work, anchors), MIN_REPEATS)
+    return bounds if len(bounds) and _is_loop(trace, work, bounds) else bounds[:0]
+
+
+def _held_ns(work: _Work, bounds: Int64) -> NDArray[np.float64]:
+    """The time of each name between bounds. Shape (bounds - 1, names)."""
+    count, width = len(bounds) - 1, int(work.name.max()) + 1
+    inside = slice(int(bounds[0]), int(bounds[-1]))
+    cell = np.repeat(np.arange(count), np.diff(bounds)) * width + work.name[inside]
+    held_ns = np.bincount(cell, work.time_ns[inside], count * width)
+    return held_ns.astype(np.float64).reshape(count, width)
+
+
+def _odd(work: _Work, bounds: Int64) -> Int64:
+    """Those after which other work follows than after most: between layers, the head of a model."""
+    held_ns = _held_ns(work, bounds)
+    odd: Int64 = bounds[:-1][~_same(held_ns, np.median(held_ns, axis=0))]
+    return odd
 
 
 def _alike(work: _Work, bounds: Int64, fewest: int) -> Int64:
     """Those between which the work is the same, but for what happens only once; none if too few."""
-    count, width = len(bounds) - 1, int(work.name.max()) + 1
-    inside = slice(int(bounds[0]), int(bounds[-1]))
-    cell = np.repeat(np.arange(count), np.diff(bounds)) * width + work.name[inside]
-    held_ns = np.bincount(cell, work.time_ns[inside], count * width).reshape(count, width)
+    if len(bounds) <= fewest:
+        return bounds[:0]
+    held_ns = _held_ns(work, bounds)
     is_alike = _same(held_ns, np.median(held_ns, axis=0))
     # What happens once lies between two that are alike.
     joins = is_alike | (np.append(is_alike[1:], False) & np.append(False, is_alike[:-1]))
