@@ -258,7 +258,7 @@ def _cut_off(trace: Trace, start: Int64, end: Int64) -> NDArray[np.bool_]:
     return np.asarray(count < (1 - _LOST_LAUNCHES) * count.max())
 
 
-def warm_up(trace: Trace, start: Int64, end: Int64, *, is_inferred: bool = False) -> str:
+def warm_up(trace: Trace, start: Int64, end: Int64, is_inferred: bool) -> str:
     """Why the first step is warm-up; empty if it is not."""
     duration = end - start
     usual_ns = float(np.median(duration[1:])) * (_ALIKE if is_inferred else _WARM_UP_FACTOR)

@@ -182,7 +182,6 @@ def _between(source: str, trace: Trace, rows: Int32, ends_ns: Int64, kinds: Int6
     )
 
 
-_NEVER = np.iinfo(np.int64).max
 _MATCH = 0.95
 """Share of the time that must repeat: autotuning changes a kernel here and there."""
 _MIN_EVENTS = 100
@@ -387,7 +386,7 @@ def _markers_of(trace: Trace, timeline: DeviceTimeline, work: _Work, bounds: Int
     on_host = np.concatenate((calls, trace.rows(EventKind.SYNCHRONIZE)))
     on_host = on_host[events.track[on_host] == track]
     after_ns = events.start_ns[work.calls[bounds[-1] :]]
-    until_ns = int(after_ns[0]) if len(after_ns) else _NEVER
+    until_ns = int(after_ns[0]) if len(after_ns) else np.iinfo(np.int64).max
     period = owner_by_time(start_ns, np.append(start_ns[1:], until_ns), events.start_ns[on_host])
     end_ns = start_ns.copy()
     np.maximum.at(end_ns, period[period >= 0], events.end_ns[on_host[period >= 0]])

@@ -57,6 +57,7 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 _FEWEST = 2
 """A single step that differs may be an outlier, or cut off."""
 
+_NONE = np.empty(0, dtype=np.int64)
 Mask = NDArray[np.bool_]
 
 
@@ -115,32 +116,32 @@ def _period(is_second: Mask) -> int:
     return period if is_regular and covers else 0
 
 
-class Steps(Struct, frozen=True):
+class Steps(Struct, frozen=True, kw_only=True):
     """The used steps. Without any, `source` is `none` and the window is the whole trace.
 
     The window begins after unrecorded work, with or without steps. Columns have shape (used,).
     """
 
     source: str
-    is_inferred: bool
-    number: Int64
-    start_ns: Int64
+    is_inferred: bool = False
+    number: Int64 = _NONE
+    start_ns: Int64 = _NONE
     """The windows of the side that decides how long steps take. They lie end to end."""
-    end_ns: Int64
+    end_ns: Int64 = _NONE
     pace: Pace
     """How long steps take on the host and on the device, and which side decides."""
-    host_start_ns: Int64
-    host_end_ns: Int64
-    device_start_ns: Int64
+    host_start_ns: Int64 = _NONE
+    host_end_ns: Int64 = _NONE
+    device_start_ns: Int64 = _NONE
     """Those of the host if it is not known what the device did for which step."""
-    device_end_ns: Int64
-    marker_end_ns: Int64
+    device_end_ns: Int64 = _NONE
+    marker_end_ns: Int64 = _NONE
     """End of each step's own marker, or of its work in it, at most the end of its window on the
     host."""
-    marked_ends: bool
+    marked_ends: bool = False
     """Whether each marker ends with its step's work, so that time may lie between markers (Keras,
     JAX). PyTorch's `ProfilerStep` covers everything up to the next one."""
-    track: int
+    track: int = -1
     """Host track of the markers; -1 if they are not on a host track."""
     excluded: tuple[Excluded, ...]
     window_start_ns: int
@@ -148,7 +149,7 @@ class Steps(Struct, frozen=True):
     owner: Int32
     """The used step that each event belongs to: a host event by its start, device work by its
     launch; -1 for none. Without steps, 0 for the whole window. Shape (events,)."""
-    kind: Int64
+    kind: Int64 = _NONE
     """Index into `kind_names`."""
     kind_names: tuple[str, ...] = ("",)
     """In plain words; a single empty one if all steps are alike."""
@@ -222,8 +223,7 @@ def find_steps(trace: Trace, timeline: DeviceTimeline, recorded_from_ns: int = 0
     if not len(used):
         return _without_steps(trace, timeline, recorded_from_ns, used.excluded)
     if len(used) >= MIN_REPEATS:
-        windows_ns = start_ns[used.slice], end_ns[used.slice]
-        reason = warm_up(trace, *windows_ns, is_inferred=markers.is_inferred)
+        reason = warm_up(trace, start_ns[used.slice], end_ns[used.slice], markers.is_inferred)
         if reason:
             used = used.without(markers, begin=1, reason=f"warm-up: {reason}")
     if side is Side.HOST:
@@ -315,29 +315,16 @@ def _without_steps(
         start = set_up.end_ns
     elif fetch is not None:
         start = min(start, int(trace.events.start_ns[fetch.row]))
-    none = np.empty(0, dtype=np.int64)
     work = launched_work(trace, timeline, None)
     host = (np.array([_first_launch(trace, work, start)]), np.array([end]))
     window = (np.array([start]), np.array([end]))
     return Steps(
         source="none",
-        is_inferred=False,
-        number=none,
-        start_ns=none,
-        end_ns=none,
         pace=Pace(Side.HOST if timeline.index is None else Side.DEVICE, 0.0, 0.0),
-        host_start_ns=none,
-        host_end_ns=none,
-        device_start_ns=none,
-        device_end_ns=none,
-        marker_end_ns=none,
-        marked_ends=False,
-        track=-1,
         excluded=tuple(sorted(excluded, key=lambda step: step.number)),
         window_start_ns=start,
         window_end_ns=end,
         owner=_owners(trace, work, host, window),
-        kind=none,
     )
 
 
