@@ -13,7 +13,8 @@ from tb_perfadvisor.trace.intervals import total_ns
 
 def waiting(start_us: float, rounds: int = 20, *, operator: str = "") -> Trace:
     """Each 400 us, the host launches for 10 us, waits, and works for 40 us. The kernel takes 100 us
-    and starts some time after its launch has returned; the host waits until it ends."""
+    and starts some time after its launch has returned; the host waits until it ends. No two kernels
+    are the same, so that there are no steps."""
     builder = TraceBuilder()
     for number in range(rounds):
         begin = 400 * number
@@ -21,7 +22,9 @@ def waiting(start_us: float, rounds: int = 20, *, operator: str = "") -> Trace:
         if operator:
             builder.operator(operator, us(begin), us(end), launches=False)
         builder.launch(us(begin), us(begin + 10), key=f"{number}")
-        builder.kernel("sort", us(begin + 10 + start_us), us(end), launched_by=f"{number}")
+        builder.kernel(
+            f"sort {number}", us(begin + 10 + start_us), us(end), launched_by=f"{number}"
+        )
         builder.synchronize(us(begin + 11), us(end))
     return builder.build()
 
