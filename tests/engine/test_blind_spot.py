@@ -94,7 +94,7 @@ def test_recordings_that_show_little(corpus: Path, path: str, words: str) -> Non
 
 
 def test_an_ordinary_recording_may_say_that_nothing_stands_out(corpus: Path) -> None:
-    report = analyze(corpus / "local-torch2.13-cpu/mlp_bf16_autocast")
+    report = analyze(corpus / "jax-lagged/async")
     assert report.blind_spot is None
     assert report.headline.startswith("Nothing stands out")
     cut = analyze(corpus / "derived-malformed/truncated_json")
