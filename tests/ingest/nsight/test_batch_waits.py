@@ -40,13 +40,15 @@ def export(
     size: int = 1_000_000,
     result: int = 0,
 ) -> Path:
-    """Synthetic steps that wait so long, copy a batch for 1 ms, and compute for 9.
+    """Synthetic iterations that wait so long, copy a batch for 1 ms, and compute for 9.
 
-    In the last of these, they copy a result of some bytes back.
+    In the last of these, they copy a result of some bytes back. Each runs another kernel, so that
+    there are no steps.
     """
+    names = NAMES | {100 + number: f"kernel_{number}" for number in range(len(waits_ms))}
     calls, system, kernels, copies = [call(0, MS, 2, 1)], [], [kernel(0, MS, 1, 1)], []
     now, correlation = 2 * MS, 2
-    for wait_ms in waits_ms:
+    for number, wait_ms in enumerate(waits_ms):
         if wait_ms and records_system:
             system.append((now, now + int(wait_ms * MS), 27, THREAD, 3))
         now += int(wait_ms * MS)
@@ -55,7 +57,8 @@ def export(
             call(now + MS, now + MS + 9, 2, correlation + 1),
         ]
         copies.append(copy(now, now + MS, correlation, size))
-        kernels.append(kernel(now + MS, now + (9 if result else 10) * MS, 1, correlation + 1))
+        end = now + (9 if result else 10) * MS
+        kernels.append(kernel(now + MS, end, 100 + number, correlation + 1))
         if result:
             calls.append(call(now + MS + 10, now + MS + 19, 4, correlation + 100_000))
             copies.append(
@@ -64,7 +67,7 @@ def export(
         now, correlation = now + 10 * MS, correlation + 2
     return write(
         path,
-        NAMES,
+        names,
         CUPTI_ACTIVITY_KIND_RUNTIME=calls,
         CUPTI_ACTIVITY_KIND_KERNEL=kernels,
         CUPTI_ACTIVITY_KIND_MEMCPY=copies,
