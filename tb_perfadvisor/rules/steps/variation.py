@@ -179,7 +179,8 @@ class PeriodicSpikes(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         variation = step_variation(signals)
         spikes = variation.spikes
-        if spikes is None:
+        # Batches that are late in a rhythm have a finding of their own.
+        if spikes is None or spikes.part == Cause.INPUT.label:
             return
         claims = in_steps(signals, spikes.part, spikes.index)
         count, seen = len(variation.duration_ns), len(spikes.index)

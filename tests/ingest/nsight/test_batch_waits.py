@@ -39,11 +39,12 @@ def export(
     copies_on: int = THREAD,
     size: int = 1_000_000,
     result: int = 0,
+    repeats: bool = False,
 ) -> Path:
     """Synthetic iterations that wait so long, copy a batch for 1 ms, and compute for 9.
 
-    In the last of these, they copy a result of some bytes back. Each runs another kernel, so that
-    there are no steps.
+    In the last of these, they copy a result of some bytes back. Unless it `repeats`, each
+    runs another kernel, so that there are no steps.
     """
     names = NAMES | {100 + number: f"kernel_{number}" for number in range(len(waits_ms))}
     calls, system, kernels, copies = [call(0, MS, 2, 1)], [], [kernel(0, MS, 1, 1)], []
@@ -58,7 +59,7 @@ def export(
         ]
         copies.append(copy(now, now + MS, correlation, size))
         end = now + (9 if result else 10) * MS
-        kernels.append(kernel(now + MS, end, 100 + number, correlation + 1))
+        kernels.append(kernel(now + MS, end, 1 if repeats else 100 + number, correlation + 1))
         if result:
             calls.append(call(now + MS + 10, now + MS + 19, 4, correlation + 100_000))
             copies.append(
@@ -172,6 +173,15 @@ def test_what_the_host_computes_from_a_large_result_is_no_batch(tmp_path: Path) 
     assert Signals(run_of(read(path))).attribution.total_ns(Cause.INPUT) == 0
     path = export(tmp_path / "loss.sqlite", [90.0] * 24, records_system=False, result=4)
     assert Signals(run_of(read(path))).attribution.total_ns(Cause.INPUT) > 0
+
+
+@pytest.mark.parametrize("waits_ms", [[80.0, 0.0] * 12, [120.0, *[0.0] * 7] * 6])
+def test_late_batches_of_steps_are_no_periodic_work(tmp_path: Path, waits_ms: list[float]) -> None:
+    path = export(tmp_path / "report.sqlite", waits_ms, records_system=False, repeats=True)
+    analysis = analyze_run(run_of(read(path)), Config())
+    assert len(analysis.signals.steps) > 20
+    assert analysis.findings[0].rule.id == "input-stall"
+    assert all(found.rule.id != "periodic-spikes" for found in analysis.findings)
 
 
 def test_waits_without_a_rhythm_are_seen_in_system_calls(tmp_path: Path) -> None:
