@@ -81,7 +81,7 @@ export function Breakdown({ report, captureId }: Props): JSX.Element {
 
 /** What takes half of the time, by name, and what its work needs of that. */
 function Costliest({ report }: { report: Report }): JSX.Element | null {
-  const { costliest } = report.overview;
+  const { costliest = [] } = report.overview;
   if (costliest.length === 0) return null;
   return (
     <p class="costliest muted">
