@@ -53,7 +53,7 @@ class CallsView(msgspec.Struct, frozen=True, kw_only=True):
     kernels: CallTree | None
     """The device's work by module, operator and kernel; None without a device."""
     shows_modules: bool
-    """Whether the profile says which module a kernel is of."""
+    """Whether the profile says which module or named range a kernel is of."""
 
 
 def make_calls_view(signals: Signals) -> CallsView | None:

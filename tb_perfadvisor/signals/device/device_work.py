@@ -26,6 +26,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, minus, overlap_ns, union
+from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 
@@ -159,7 +160,7 @@ class KernelTree(Struct, frozen=True):
     """Names index `names`; examples are rows of device events below the node."""
     names: tuple[str, ...]
     shows_modules: bool
-    """Whether modules are known of anything."""
+    """Whether modules or named ranges are known of anything."""
 
 
 class _Paths:
@@ -187,7 +188,7 @@ def kernel_tree(signals: Signals) -> KernelTree | None:
 
     A kernel of PyTorch lies below the modules around the operator that launched it, in the backward
     pass below those of its forward operator; an operation of XLA below the parts of the name that
-    the framework gave it.
+    the framework gave it. Without either, a kernel lies below the named ranges around its launch.
     """
     trace = signals.trace
     events = trace.events
@@ -199,16 +200,22 @@ def kernel_tree(signals: Signals) -> KernelTree | None:
     scope = signals.origins.scope[rows]
     operator = work_operators(trace, signals.launching_operator, rows)
     operator_name = np.where(operator >= 0, events.name[operator], -1)
+    launch = events.launched_by[rows]
+    within = nearest(events.parent, events.kind == EventKind.ANNOTATION)[launch]
+    within[(launch < 0) | (scope >= 0) | (operation >= 0)] = -1
     # Paths are made once for each kind of origin, not for each kernel.
-    keys = np.column_stack((operation, scope, operator_name, events.name[rows]))
+    keys = np.column_stack((operation, scope, within, operator_name, events.name[rows]))
     unique, group = np.unique(keys, axis=0, return_inverse=True)
     leaf = np.zeros(len(unique), dtype=np.int64)
     of_scope: dict[int, int] = {}
+    of_range: dict[int, int] = {}
     has_modules = False
-    for place, (op, at, launcher, name) in enumerate(unique.tolist()):
+    for place, (op, at, inside, launcher, name) in enumerate(unique.tolist()):
         path = _xla_path(signals, paths, op) if op >= 0 else -1
         if path < 0 and at >= 0:
             path = _module_path(signals, paths, at, of_scope)
+        if path < 0 and inside >= 0:
+            path = _range_path(signals, paths, inside, of_range)
         has_modules |= path >= 0
         if launcher >= 0 and op < 0:
             path = paths.below(path, trace.strings[launcher])
@@ -226,6 +233,22 @@ def _xla_path(signals: Signals, paths: _Paths, operation: int) -> int:
     for part in text.split("/")[:-1]:
         path = paths.below(path, part)
     return path
+
+
+_COUNT = re.compile(r"[\s_#:]*\d+(?=\W*$)")
+"""Of an iteration, at the end of the name of its range."""
+
+
+def _range_path(signals: Signals, paths: _Paths, row: int, known: dict[int, int]) -> int:
+    """The path of a named range: the ranges around it, and itself, without numbers."""
+    if row not in known:
+        trace, above = signals.trace, int(signals.trace.events.parent[row])
+        while above >= 0 and trace.events.kind[above] != EventKind.ANNOTATION:
+            above = int(trace.events.parent[above])
+        outer = _range_path(signals, paths, above, known) if above >= 0 else -1
+        name = trace.name(row)
+        known[row] = paths.below(outer, _COUNT.sub("", name) or name)
+    return known[row]
 
 
 def _module_path(signals: Signals, paths: _Paths, scope: int, known: dict[int, int]) -> int:

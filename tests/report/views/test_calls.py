@@ -7,7 +7,7 @@ import pytest
 from tb_perfadvisor.report.views import available_views, calls
 from tb_perfadvisor.report.views.calls import CallTree, make_calls_view
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.testing import TraceBuilder, draw, run_of, us
 from tb_perfadvisor.trace import Assembler, EventKind, Source, Trace, TrackKind
 
 
@@ -95,6 +95,36 @@ def test_kernels_are_below_their_modules() -> None:
     }
     assert view.kernels.kind == ["module", "module", "kernel"]
     assert (view.kernels.start_ns[-1], view.kernels.duration_ns[-1]) == (100, 80)
+
+
+def test_kernels_without_modules_are_below_their_ranges() -> None:
+    builder = TraceBuilder()
+    for step in range(2):
+        begin = us(100 * step)
+        builder.step(step, begin, begin + us(100))
+        builder.annotation(f"iteration {step}", begin, begin + us(90))
+        builder.annotation("forward", begin + us(1), begin + us(40))
+        builder.annotation("optimizer", begin + us(50), begin + us(80))
+        for name, at, length in (("gemm", 2, 30), ("adam", 52, 20)):
+            start = begin + us(at)
+            builder.launch(start, start + us(1), key=f"{name} {step}")
+            builder.kernel(
+                name, start + us(2), start + us(2 + length), launched_by=f"{name} {step}"
+            )
+        # Launched by a thread without ranges, as the backward pass is.
+        builder.launch(begin + us(41), begin + us(42), key=f"back {step}", thread="autograd")
+        builder.kernel("dgrad", begin + us(43), begin + us(48), launched_by=f"back {step}")
+    view = make_calls_view(Signals(run_of(builder.build())))
+    assert view is not None
+    assert view.kernels is not None
+    assert {path: total for path, (_, total, _) in rows(view.kernels).items()} == {
+        "iteration": 2 * us(50),
+        "iteration > forward": 2 * us(30),
+        "iteration > forward > gemm": 2 * us(30),
+        "iteration > optimizer": 2 * us(20),
+        "iteration > optimizer > adam": 2 * us(20),
+        "dgrad": 2 * us(5),
+    }
 
 
 def test_the_largest_nodes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,8 +62,8 @@ function CallsOf({ view, report }: { view: CallsView; report: Report }): JSX.Ele
           <span>
             {tree === view.kernels
               ? view.shows_modules
-                ? "Work of the device by module, operator and kernel"
-                : "Work of the device by operator and kernel; the profile names no modules"
+                ? "Work of the device by module or range, operator and kernel"
+                : "Work of the device by operator and kernel; the profile names no modules or ranges"
               : "Python functions, modules, operators and runtime calls"}
             {view.steps > 1 && "; times and calls are per step"}
           </span>
@@ -76,7 +76,7 @@ function CallsOf({ view, report }: { view: CallsView; report: Report }): JSX.Ele
             <select value={String(trees.indexOf(tree))} onChange={({ currentTarget }) => setAt(Number(currentTarget.value))}>
               {trees.map((each, index) => (
                 <option key={index} value={index}>
-                  {each === view.kernels ? `Kernels by module: ${each.label}` : each.label}
+                  {each === view.kernels ? `Kernels by module or range: ${each.label}` : each.label}
                 </option>
               ))}
             </select>
@@ -84,7 +84,7 @@ function CallsOf({ view, report }: { view: CallsView; report: Report }): JSX.Ele
           {view.threads_truncated > 0 && <span class="muted">{formatPlural(view.threads_truncated, "thread")} with less time not included</span>}
         </div>
         <Below key={at} name="of">
-          <Tree tree={tree} steps={view.steps} label={tree === view.kernels ? "Kernels by module" : `Calls of ${tree.label}`} />
+          <Tree tree={tree} steps={view.steps} label={tree === view.kernels ? "Kernels by module or range" : `Calls of ${tree.label}`} />
         </Below>
       </section>
     </>
