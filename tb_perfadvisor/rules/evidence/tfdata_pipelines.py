@@ -10,7 +10,7 @@ from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.finding import Column, Evidence, Table, costliest
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.input.core_sharing import FEWEST_CORES
-from tb_perfadvisor.signals.input.tfdata import Pipelines, python_functions, tfdata
+from tb_perfadvisor.signals.input.tfdata import Pipelines, kind_of, python_functions, tfdata
 from tb_perfadvisor.trace.intervals import Intervals, join, overlap_ns
 
 MINIMUM_SHARE = Limit(
@@ -104,6 +104,16 @@ def changes_of_parallel_map(signals: Signals) -> tuple[str, ...]:
     python_ns = int(signals.trace.events.duration_ns[python_functions(signals)].sum())
     is_python = 2 * python_ns > int(pipelines.function_ns.sum())
     return changes_of_stage(signals, node, is_python=is_python)
+
+
+def missing_overlap(signals: Signals) -> tuple[str, ...]:
+    """What lets input and step overlap, as far as the recorded stages lack it."""
+    totals = signals.trace.totals
+    stages = totals.input_stages if totals is not None else ()
+    kinds = {*tfdata(signals).kind, *(kind_of(stage.name) for stage in stages)}
+    if "ParallelMap" not in kinds:
+        return ("overlapped-input",)
+    return ("prepare-once", "data-service") if "Prefetch" in kinds else ("prefetch",)
 
 
 def changes_of_stage(signals: Signals, node: int, *, is_python: bool) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host import nameless_tables
 from tb_perfadvisor.rules.evidence.instance import fetch_name
 from tb_perfadvisor.rules.evidence.tables import events_by_name, made_tables, series_by_step
-from tb_perfadvisor.rules.evidence.tfdata_pipelines import changes_of_parallel_map
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import changes_of_parallel_map, missing_overlap
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Saving, Series, Table, costliest
 from tb_perfadvisor.rules.savings import (
     pipeline_saving,
@@ -33,8 +33,8 @@ from tb_perfadvisor.signals.input.loader_workers import (
     waiting_fetches,
     workers_to_keep_up,
 )
-from tb_perfadvisor.signals.input.tfdata import tfdata
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.signals.input.tfdata import kind_of, tfdata
+from tb_perfadvisor.trace import EventKind, OperatorTotal, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.names import short_name
@@ -141,7 +141,7 @@ class InputStall(Rule):
                 "more-loader-workers",
                 *(("prepared-samples",) if keeps_in_memory else ("loader-workers",)),
                 "load-ahead",
-                "overlapped-input",
+                *missing_overlap(signals),
                 "more-service-workers",
                 "grain-workers",
                 workers=workers_to_keep_up(signals),
@@ -207,9 +207,15 @@ def _stages(signals: Signals) -> Table | None:
         ),
         tuple(
             (stage.name, stage.type, stage.count, stage.total_ns, stage.self_ns)
-            for stage in totals.input_stages
+            # A stage that prefetches only waits for those below it.
+            for stage in sorted(totals.input_stages, key=_only_waits)
         ),
     )
+
+
+def _only_waits(stage: OperatorTotal) -> bool:
+    """Whether a stage hands on what those below it make, as the copy to each device does."""
+    return kind_of(stage.name) == "Prefetch" or stage.name == "Iterator::Prefetch::Generator"
 
 
 def _stall_by_step(signals: Signals) -> tuple[Series, ...]:

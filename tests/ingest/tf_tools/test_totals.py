@@ -9,6 +9,9 @@ import pytest
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.report.report import Report
+from tb_perfadvisor.rules.evidence.tfdata_pipelines import missing_overlap
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Aspect, KernelTotal, OperatorTotal, Precision, Totals, Trace
 from tests.support.tool_results import (
     chart_table,
@@ -153,6 +156,35 @@ def test_prefetching_pipeline_already_overlaps(root: str) -> None:
     assert saving is not None
     # At twice the rate, half of the 4 ms go; the middle between that and all of it is expected.
     assert (saving.low_ns, saving.expected_ns) == (2_000_000, 3_000_000)
+
+
+@pytest.mark.parametrize(
+    ("chain", "change"),
+    [
+        ("Model::BatchV2::Map", "overlapped-input"),
+        ("Model::BatchV2::ParallelMapV2", "prefetch"),
+        ("Model::Prefetch::BatchV2::ParallelMapV2", "prepare-once"),
+    ],
+)
+def test_stages_that_are_there_are_not_advised(chain: str, change: str) -> None:
+    parts = chain.split("::")
+    names = ["::".join(parts[:length]) for length in range(2, len(parts) + 1)]
+    stages = [stage(f"Iterator::{name}", 5, 12.0, 2.0, "Preprocessing") for name in names]
+    step = generic_step(0, step=10.0, wait_input=4.0, compute=6.0)
+    signals = Signals(run_of(read({"h.input_pipeline.pb": input_pipeline(step, stages=stages)})))
+    assert missing_overlap(signals)[0] == change
+
+
+def test_stages_that_only_wait_come_last() -> None:
+    stages = [
+        stage("Iterator::Prefetch::Generator", 5, 50.0, 50.0, "Preprocessing"),
+        stage("Iterator::Model::Prefetch", 5, 40.0, 40.0, "Preprocessing"),
+        stage("Iterator::Model::Prefetch::Map", 40, 10.0, 10.0, "Preprocessing"),
+    ]
+    step = generic_step(0, step=10.0, wait_input=4.0, compute=6.0)
+    report = analyze(read({"h.input_pipeline.pb": input_pipeline(step, stages=stages)}))
+    table: Any = report.findings[0].evidence[1]
+    assert table.rows[0][0] == "Iterator::Model::Prefetch::Map"
 
 
 def test_input_wait_is_unknown_without_a_pipeline() -> None:
