@@ -235,8 +235,8 @@ def _xla_path(signals: Signals, paths: _Paths, operation: int) -> int:
     return path
 
 
-_COUNT = re.compile(r"[\s_#:]*\d+(?=\W*$)")
-"""Of an iteration, at the end of the name of its range."""
+_COUNT = "0123456789 _#:()[]"
+"""What the number of an iteration consists of, at the end of the name of its range."""
 
 
 def _range_path(signals: Signals, paths: _Paths, row: int, known: dict[int, int]) -> int:
@@ -247,7 +247,7 @@ def _range_path(signals: Signals, paths: _Paths, row: int, known: dict[int, int]
             above = int(trace.events.parent[above])
         outer = _range_path(signals, paths, above, known) if above >= 0 else -1
         name = trace.name(row)
-        known[row] = paths.below(outer, _COUNT.sub("", name) or name)
+        known[row] = paths.below(outer, name.rstrip(_COUNT) or name)
     return known[row]
 
 

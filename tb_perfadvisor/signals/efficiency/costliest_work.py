@@ -44,7 +44,10 @@ _WRAPPER = re.compile(
     r"|^record_param_comms$"
 )
 """Operators that run whatever was compiled or captured: what they launch tells more."""
+_FILLS = len(CopyDirection)
+"""Beside the directions of copies."""
 _COPIES = {
+    _FILLS: "fills",
     CopyDirection.HOST_TO_DEVICE: "copies to the device",
     CopyDirection.DEVICE_TO_HOST: "copies to the host",
     CopyDirection.DEVICE_TO_DEVICE: "copies within the device",
@@ -170,13 +173,14 @@ def _names(signals: Signals, rows: Int32) -> _Names:
     copies = trace.copies
     direction = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)[rows]
     direction[is_operator | is_xla] = CopyDirection.UNKNOWN
+    direction[trace.events.kind[rows] == EventKind.MEMSET] = _FILLS
     # Each format has its own names of copies.
     name[direction != CopyDirection.UNKNOWN] = -1
     first, group = group_rows(name, is_xla, is_operator, line, direction)
     index_of: dict[tuple[str, int], int] = {}
     code = []
     for row in first.tolist():
-        text = _COPIES.get(CopyDirection(direction[row])) or trace.strings[name[row]]
+        text = _COPIES.get(int(direction[row])) or trace.strings[name[row]]
         if is_xla[row]:
             text = without_number(text)
         elif is_operator[row]:
