@@ -170,6 +170,8 @@ def test_remedies_fit_the_device() -> None:
     assert "torch.bfloat16" not in snippets("Tesla V100-SXM2-16GB")
     assert "GradScaler" in snippets("Tesla V100-SXM2-16GB")
     assert "set_float32_matmul_precision" not in snippets("Tesla V100-SXM2-16GB")
+    # Turing, whose rates are not in the table.
+    assert "torch.bfloat16" not in snippets("NVIDIA GeForce RTX 2070 SUPER")
 
 
 @pytest.mark.corpus

@@ -191,7 +191,7 @@ def _listed(passes: Int64) -> str:
 
 
 # Where nothing else is known, the name may tell the generation: `NVIDIA GPU (Volta or newer)`.
-_BEFORE_BFLOAT16 = re.compile("Volta|Turing")
+_BEFORE_BFLOAT16 = re.compile(r"Volta|Turing|RTX 20\d\d|GTX 16\d\d|Quadro RTX")
 
 
 def _lacks_bfloat16(facts: DeviceFacts) -> bool:
