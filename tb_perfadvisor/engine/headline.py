@@ -36,6 +36,8 @@ NOTABLE_SHARE = 0.2
 """Name a cause that takes a fifth of the step even if there is nothing to save."""
 SURE_SHARE = 0.1
 """If the low end is less than a tenth of what is expected, it is near 0."""
+NEAR_SHARE = 0.5
+"""Work that needs less of its time stands out, even if nothing tells why."""
 LITTLE_SHARE = 0.05
 """If all changes together save less, where the time goes comes first."""
 COUNTED_SHARE = 0.01
@@ -198,7 +200,10 @@ def _where_time_goes(signals: Signals, whole: str, blind_spot: BlindSpot | None)
     else:
         doing = f"the device computes for {format_share(attribution.share(*COMPUTE))}"
     if blind_spot is None:
-        return f"Nothing stands out: {doing} of {whole}{_how_near(signals)}"
+        text = f"{doing} of {whole}{_how_near(signals)}"
+        costliest = next((work for work in costliest_work(signals) if not work.is_idle), None)
+        is_far = costliest is not None and (costliest.achieved_share or 1.0) < NEAR_SHARE
+        return f"{text[0].upper()}{text[1:]}" if is_far else f"Nothing stands out: {text}"
     return (
         f"{doing[0].upper()}{doing[1:]} of {whole}, but only {blind_spot.looked} of"
         f" {blind_spot.checks} checks could look: {blind_spot.reason}"

@@ -14,6 +14,7 @@ from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, draw, host, ms, run_of, us
 from tb_perfadvisor.testing.builder import Builder
+from tb_perfadvisor.testing.symbols import operator
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import single
 
@@ -152,3 +153,21 @@ def test_where_the_time_goes_comes_before_little_savings() -> None:
     assert headline_of(Finding("", saving)) == (
         "Python: 50.0 % of each 10.0 ms step. One change could save 200 µs of each 10.0 ms step"
     )
+
+
+@pytest.mark.parametrize(("cell", "stands_out"), [("300us", True), ("150us", False)])
+def test_work_far_from_its_limit_stands_out(cell: str, stands_out: bool) -> None:
+    # 2 x 8192^3 FLOP take 1.3 ms on an H100, of ten cells: 43 or 87 %.
+    drawing = f"""
+        cell {cell}
+        step   |..........|..........|
+        main   |vSSSSSSSSS|vSSSSSSSSS|
+        gpu 7  |HHHHHHHHHH|HHHHHHHHHH|
+    """
+    product = operator(
+        "aten::mm", shapes="[[8192,8192],[8192,8192]]", dtypes="c10::BFloat16;c10::BFloat16"
+    )
+    trace = draw(drawing, legend={"v": product}, device="NVIDIA H100 80GB HBM3")
+    text = headline(Signals(run_of(trace)), (), None)
+    assert text.startswith("Nothing stands out: ") is not stands_out
+    assert "in aten::mm, whose work needs" in text

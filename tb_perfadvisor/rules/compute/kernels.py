@@ -52,7 +52,7 @@ class DominantKernel(Rule):
     """Work takes much longer than it needs."""
 
     id = "dominant-kernel"
-    title = "Find out why this takes so much longer than its work needs"
+    title = "Shorten work that takes far longer than it needs"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.PEAKS)
     is_preview = False
 

@@ -173,7 +173,7 @@ def waits_for_batches(
     waits = join(nameless, blocked)
     waited_ns = overlap_ns(waits, idle.start_ns, idle.end_ns)
     is_late = is_in(idle.next_row, batches) & (waited_ns >= _LEAST_WAIT_NS)
-    # The host may as well compute something from what it has just received.
+    # After a large result, the host may be computing something from it.
     copies = trace.copies
     is_result = copies.direction == CopyDirection.DEVICE_TO_HOST
     is_result &= copies.size_bytes >= _BATCH_BYTES

@@ -206,7 +206,9 @@ def _idle(signals: Signals) -> list[CostlyWork]:
     for cause in Cause:
         if cause not in (*BUSY, Cause.HOST_COMPUTE):
             spans = minus(attribution.intervals[cause], called)
-            found.append(_without_rows(cause.label, True, len(spans), total_ns(spans)))
+            # Whether the device worked is unknown of what was not recorded.
+            is_idle = cause is not Cause.NOT_RECORDED
+            found.append(_without_rows(cause.label, is_idle, len(spans), total_ns(spans)))
     return found
 
 
