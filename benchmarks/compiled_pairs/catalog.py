@@ -503,14 +503,14 @@ TUNED_PAIRS = (
         "partitioned.wrong_axis",
         "layers that are split by what they contract; fixed: by their hidden features",
         "early-reduction",
-        "repeated-products",
+        "excess-work",
         chips=4,
     ),
     _cause(
         "whole-batch-on-each-chip",
         "partitioned.whole_batch_on_each_chip",
         "each chip computes all of a batch; fixed: its part",
-        "repeated-products",
+        "excess-work",
         chips=4,
     ),
     _trap(
@@ -523,7 +523,7 @@ TUNED_PAIRS = (
         "sliced-convolution",
         "unused.sliced_convolution",
         "every other result of a convolution is dropped; fixed: never computed",
-        "unused-results",
+        "excess-work",
     ),
     _cause(
         "dense-table-update",

@@ -12,7 +12,9 @@ RENAMED = MappingProxyType(
         "device-synchronisation": "device-synchronization",
         "double-precision-on-cpu": "double-precision",
         "input-imbalance": "straggler",
+        "repeated-products": "excess-work",
         "unfused-elementwise": "unfused-operators",
+        "unused-results": "excess-work",
     }
 )
 """The present id by the former one. An entry stays for good."""

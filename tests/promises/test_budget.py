@@ -22,9 +22,11 @@ BUDGET = {
     # optimizer, and each of two optimizers a step.
     # `signals/efficiency/costliest_work`: the first lines name what takes the time. `trace/names`
     # was a part of `trace/program`.
-    "modules": 635,
-    "rules": 150,
-    "limits that users can set": 195,
+    # `signals/program/excess_work` and its rule: "nothing stands out" stood over programs for TPUs
+    # that could lose 63 and 77 %. `signals/program/exchanges`: activations were called gradients.
+    "modules": 638,
+    "rules": 149,
+    "limits that users can set": 194,
     "options of the command line": 70,
     # Ranges by what is in them, periods by their boundaries, and documents apart: step times were
     # up to a fifth too short.
@@ -34,7 +36,7 @@ BUDGET = {
     # several times as fast.
     # Repetitions of the device's work: prices of Nsight exports without markers were shares of the
     # whole recording, start-up included, and five clean passes counted as start-up.
-    "lines of Python and TOML": 127_443,
+    "lines of Python and TOML": 128_095,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,8 @@ while True:
 '''
 log = {log!r}
 subprocess.Popen([sys.executable, "-c", WORKER, log], start_new_session=True)
+while not os.path.exists(log) or f"worker {{os.getcwd()}} " not in open(log).read():
+    time.sleep(0.01)
 profiler = ContinuousProfiler("runs", None, Plan())
 for number in range(100_000):
     began = time.monotonic_ns()
@@ -86,9 +89,9 @@ def test_one_program_at_a_time_with_all_of_its_processes(tmp_path: Path) -> None
         assert (run.problem, run.is_complete, (run.begin or 0) % 10) == ("", True, 2)
         assert len(run.counters) == PLAN.blocks + 1
         assert run.load is not None
-        # Two sleeps of 2 ms, and what the machine adds, but not the turns of the other one.
+        # A sleep of 2 ms, and what the machine adds.
         assert run.step_ns is not None
-        assert 2e6 < run.step_ns < 60e6
+        assert run.step_ns > 2e6
     lines = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
     both = sorted({line[1] for line in lines})
     assert len(both) == 2
@@ -103,6 +106,12 @@ def test_one_program_at_a_time_with_all_of_its_processes(tmp_path: Path) -> None
         ][begin : begin + 60]
         for program in both
     }
+    # One step in ten has a turn of the other program inside; it does not count.
+    usual_ns = max(
+        sorted(after[0] - one[0] for one, after in pairwise(each))[len(each) * 8 // 10]
+        for each in steps.values()
+    )
+    assert max(base.step_ns or 0, change.step_ns or 0) < 3 * usual_ns
     warm_ups = sorted(
         [int(begin) for kind, place, begin, _ in lines if kind == "main" and place == program][:12]
         for program in both
@@ -119,7 +128,9 @@ def test_one_program_at_a_time_with_all_of_its_processes(tmp_path: Path) -> None
             # What was under way when a program was stopped ends in its next turn.
             assert not inside or int(end) - int(start) > 10e6, kind
             kinds.add(kind)
-    assert kinds == {"main", "worker"}
+    # On a busy machine, a worker may get no turn in between.
+    assert "main" in kinds
+    assert {line[0] for line in lines} == {"main", "worker"}
 
 
 def test_a_program_that_ends_in_its_turn_ends_both(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from tb_perfadvisor.rules.savings import faster_collectives, time_without_waitin
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, Mask, exposed_part
 from tb_perfadvisor.signals.host.waits import awaited_collectives
+from tb_perfadvisor.signals.program.exchanges import share_if_batch_is_split
 from tb_perfadvisor.signals.ranks.collective_costs import (
     launched_ns,
     longest_transfer_ns,
@@ -50,14 +51,17 @@ from tb_perfadvisor.signals.ranks.exposed_communication import (
     shard_gathers,
     transfer_share,
 )
+from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.intervals import Intervals, join, total_ns
 from tb_perfadvisor.trace.tables import Int64
-from tb_perfadvisor.units import format_duration
+from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.whatif import Shorten
 
 _WORTH_A_SENTENCE = 0.01
+_WORTH_ANOTHER_SPLIT = 0.5
+"""Of the bytes that are exchanged; from here on, overlap saves as much."""
 _MANY_BYTES = 400 * 2**20
 """From here on, buckets of 100 MB are four or more, of which all but the last can overlap."""
 _LARGE_BUCKET = 50 * 2**20
@@ -105,6 +109,9 @@ class ExposedCommunication(Rule):
         split = transfer_share(signals)
         wire_ns = min(needed_transfer_ns(signals), exposed_ns)
         title, longest = _longest(signals, split)
+        if _share_if_split(signals) is not None:
+            share = share_of_each(exposed_ns, signals)
+            title = f"Split the batch instead of the weights: exchanges take {share}"
         in_words = per_step if title else time_of_each
         yield Finding(
             instance=f"{share_of_each(exposed_ns, signals)} waits for it",
@@ -112,6 +119,7 @@ class ExposedCommunication(Rule):
                 f"{in_words(exposed_ns, signals)} is communication that no compute overlaps"
                 f" ({count_per_step(collectives.count, 'collective', signals)}{_purpose(signals)});"
                 f" {on_waiting(signals, split, wire_ns)}{longest}{_awaited(signals)}"
+                f"{_another_split(signals)}"
             ),
             title=title,
             saving=_saving(signals, communicating, split, wire_ns),
@@ -171,10 +179,20 @@ def _changes(signals: Signals, split: float | None) -> tuple[str, ...]:
     sent = gradient_messages(signals)
     is_split = sent is not None and _MANY_BYTES <= sent.size_bytes <= sent.count * _LARGE_BUCKET
     last = ["larger-buckets"] if is_split else []
+    if _share_if_split(signals) is not None:
+        first.append("batch-over-devices")
+    elif has_tiled_layouts(signals):
+        last.append("tpu-latency-hiding")
     if sends_wide_sums(signals):
         first.append("narrow-partial-sums")
     overlapped = (change for role in roles for change in OVERLAPPED[role])
     return tuple(dict.fromkeys((*first, *overlapped, *last)))
+
+
+def _share_if_split(signals: Signals) -> float | None:
+    """What remains of the exchange if devices split the batch; None unless that is much less."""
+    share = share_if_batch_is_split(signals)
+    return share if share is not None and share < _WORTH_ANOTHER_SPLIT else None
 
 
 def _gathered_logits(signals: Signals) -> DominantCollective | None:
@@ -223,11 +241,25 @@ def _awaited(signals: Signals) -> str:
     return longer if is_long else ""
 
 
+def _another_split(signals: Signals) -> str:
+    """What devices would exchange that split the batch instead of the weights, as a sentence."""
+    share = _share_if_split(signals)
+    if share is None:
+        return ""
+    return (
+        " The weights are split over the devices, and each has the whole batch. Split by the batch,"
+        f" they would exchange gradients alone: {format_share(share)} of the bytes."
+    )
+
+
 def _saving(
     signals: Signals, communicating: Intervals, split: float | None, wire_ns: int
 ) -> Saving:
     exposed_ns, awaited = total_ns(communicating), awaited_collectives(signals)
     claims = join(communicating, awaited)
+    if (share := _share_if_split(signals)) is not None:
+        saved_ns = round((1 - share) * exposed_ns)
+        return Saving(saved_ns // 2, saved_ns, exposed_ns, claims, "modeled")
     if split is None:
         # The bytes need the link at least for this long. The rest may be waiting.
         unpriced_ns = total_ns(claims) - wire_ns

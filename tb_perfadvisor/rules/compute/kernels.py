@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import chain
 
 import numpy as np
 
@@ -34,7 +35,8 @@ from tb_perfadvisor.signals.device.device_work import (
 )
 from tb_perfadvisor.signals.efficiency.costliest_work import CostlyWork, costliest_work
 from tb_perfadvisor.signals.host.call_tree import source_line
-from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
+from tb_perfadvisor.signals.program.excess_work import excess_work
+from tb_perfadvisor.signals.tpu.xla_operations import executions, has_tiled_layouts
 from tb_perfadvisor.signals.work.matrix_kernels import fills_device, matrix_kernels
 from tb_perfadvisor.signals.work.roofline import (
     COMPUTE_BOUND,
@@ -44,6 +46,7 @@ from tb_perfadvisor.signals.work.roofline import (
 )
 from tb_perfadvisor.trace import EventKind, KernelFamily
 from tb_perfadvisor.trace.event_names import named
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import format_share
 
@@ -63,7 +66,11 @@ class DominantKernel(Rule):
     """Kernels of libraries reach more than this, and so do fused ones."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        for work in sorted(costliest_work(signals), key=_excess_ns, reverse=True)[:1]:
+        # What a part of a program does in excess has a finding with a price.
+        parts = (part.operations for part in excess_work(signals))
+        priced = executions(signals, chain.from_iterable(parts))
+        works = [w for w in costliest_work(signals) if not is_in(w.rows, priced).any()]
+        for work in sorted(works, key=_excess_ns, reverse=True)[:1]:
             needed, excess_ns = work.achieved_share, _excess_ns(work)
             if self.is_minor(round(excess_ns), signals):
                 return

@@ -20,9 +20,7 @@ from tb_perfadvisor.signals.program.argument_reads import (
 from tb_perfadvisor.signals.program.both_branches import Choice, both_branches
 from tb_perfadvisor.signals.program.devices import (
     early_reductions,
-    repeated_products,
     with_later_reductions,
-    without_repetition,
 )
 from tb_perfadvisor.signals.program.graph import FasterOperation, in_proportion, mean_ns, total_ns
 from tb_perfadvisor.signals.program.loop_products import before_loops, loop_products
@@ -38,8 +36,6 @@ from tb_perfadvisor.signals.program.updates import (
 from tb_perfadvisor.signals.program.useful_work import (
     costly_orders,
     in_other_order,
-    partly_used_products,
-    without_unused_parts,
 )
 from tb_perfadvisor.trace import intervals
 from tb_perfadvisor.units import format_bytes, format_share
@@ -173,36 +169,6 @@ class ProductsInLoop(FasterOperations):
         )
 
 
-class RepeatedProducts(FasterOperations):
-    """Every device computes the same products."""
-
-    id = "repeated-products"
-    title = "Split the work over the devices"
-
-    minimum_share = Limit(
-        0.1, "share", "Small layers, such as a router's, are often cheaper to repeat than to split."
-    )
-
-    noun = "product"
-    changes = ("batch-over-devices", "weights-over-devices")
-
-    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        return without_repetition(signals)
-
-    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        found = repeated_products(signals)
-        running, rows = max(found, key=lambda pair: total_ns(signals, pair[0].of(pair[1])))
-        devices = running.program.devices
-        share = format_share(
-            len(rows) / max(len(running.program.rows_of(("dot", "convolution"))), 1)
-        )
-        return f"{devices} devices compute the same", (
-            f"{cost} goes into products that all {devices} devices compute alike ({share} of the"
-            " program's products): none of their factors is split over the devices. The use of the"
-            " matrix unit counts this work, but useful FLOP are a part of it."
-        )
-
-
 _HOW = {
     "where": "a choice over all positions",
     "concatenate": "joining old and new elements",
@@ -322,35 +288,6 @@ class UndonatedArguments(FasterOperations):
         return f"{len(found)} arrays of {size}", (
             f"{cost} goes into {len(found)} arrays of {size} in all, which the program copies to"
             " change a part of each, because its caller has not donated them."
-        )
-
-
-class UnusedResults(FasterOperations):
-    """The step multiplies matrices and then uses a part of the result."""
-
-    id = "unused-results"
-    title = "Compute only what is used"
-
-    minimum_share = Limit(0.03, "share", "Less is within the variation of smaller operations.")
-
-    needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
-
-    noun = "operation"
-    changes = ("select-first", "stride-of-convolution")
-
-    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        return without_unused_parts(signals)
-
-    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        found = partly_used_products(signals)
-        worst = max(found, key=lambda part: part.running.program.shape_of(part.product).elements)
-        program = worst.running.program
-        shape, line = program.shape_of(worst.product), program.lines.get(worst.by, "")
-        used = format_share(worst.used)
-        return f"{used} of {shape}", (
-            f"{cost} goes into products of which a part is for nothing. Of {shape}, {used} is"
-            f" used: a {program.name_of(worst.by)}{f' in {line}' if line else ''} takes or fills"
-            " that part."
         )
 
 

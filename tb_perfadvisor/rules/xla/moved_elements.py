@@ -41,6 +41,8 @@ class BroadcastOverhead(CostlyOperations):
     id = "broadcast-overhead"
     title = "Reorder the computation to avoid large broadcasts"
 
+    refines = "excess-work"
+
     minimum_share = Limit(0.02, "share", "One broadcast per layer takes about this much.")
 
     activity = "goes into repeating arrays, and computing with repeated ones"

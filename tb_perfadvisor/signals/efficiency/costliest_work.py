@@ -22,13 +22,14 @@ from tb_perfadvisor.signals.host.call_tree import (
     self_time,
 )
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.graph import operation_needs
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.roofline import BOUNDS, LATENCY_BOUND, roofline
 from tb_perfadvisor.trace import CopyDirection, EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, minus, total_ns, union
 from tb_perfadvisor.trace.names import short_annotation, short_name, without_number
-from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 NAMED_SHARE = 0.5
 """Name what takes at least half of the time."""
@@ -276,11 +277,20 @@ def _limits(signals: Signals, rows: Int32) -> tuple[float | None, str]:
     """What some executions need of their time, and what bounds most of it."""
     found, durations = roofline(signals), signals.trace.events.duration_ns
     entry = np.searchsorted(found.rows, rows)
-    known = entry[~np.isnan(found.achievable_ns[entry])]
+    is_known = ~np.isnan(found.achievable_ns[entry])
+    known, arithmetic_ns = entry[is_known], _arithmetic_ns(signals, rows[is_known])
     known_ns = durations[found.rows[known]]
     if not known_ns.sum() or known_ns.sum() < KNOWN_SHARE * durations[rows].sum():
         return None, ""
     bound = max(BOUNDS, key=lambda code: int(known_ns[found.bound[known] == code].sum()))
     if bound == LATENCY_BOUND:
         return None, BOUNDS[bound]
-    return float(found.achievable_ns[known].sum() / known_ns.sum()), BOUNDS[bound]
+    needed_ns = np.maximum(found.achievable_ns[known], np.minimum(arithmetic_ns, known_ns))
+    return float(needed_ns.sum() / known_ns.sum()), BOUNDS[bound]
+
+
+def _arithmetic_ns(signals: Signals, rows: Int32) -> Float64:
+    """What the operations of XLA need for all that they compute, also on single elements."""
+    needs = {one.operation.op: one.needed_ns for one in operation_needs(signals)}
+    ops = signals.trace.operations(rows).tolist() if needs else [-1] * len(rows)
+    return np.array([needs.get(op, 0.0) for op in ops])

@@ -79,21 +79,6 @@ def _is_over_all(program: Program, row: int) -> bool:
     return bool(size) and program.shape_of(row).elements == size * program.devices
 
 
-def without_repetition(signals: Signals) -> list[FasterOperation]:
-    """The operations of products that all devices repeat, if each computed its part.
-
-    What has to be exchanged then, such as gradients, takes some of the time that is saved.
-    """
-    faster = []
-    for running, rows in repeated_products(signals):
-        part = 1 / running.program.devices
-        for operation in running.of(rows):
-            now = mean_ns(signals, operation)
-            expected = now * (part + 0.1 * (1 - part))
-            faster.append(FasterOperation(operation, expected, now * part, now * (1 + part) / 2))
-    return faster
-
-
 class Reduction(NamedTuple):
     """Partial results of a product that are summed up over the devices before the next product."""
 

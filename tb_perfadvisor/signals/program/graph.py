@@ -153,7 +153,7 @@ _USUAL_CLOCK_HZ = 0.94e9
 """Of v4 to v6e; newer chips are faster, so that they need less."""
 _USUAL_SIDE = 128
 """Of the matrix units before v6e."""
-_FREE = ("bitcast", "broadcast", "constant", "iota", "parameter", "partition-id", "replica-id")
+FREE = ("bitcast", "broadcast", "constant", "iota", "parameter", "partition-id", "replica-id")
 _CYCLES = {
     **dict.fromkeys(("exponential", "log", "tanh", "logistic", "divide", "rsqrt", "sqrt"), 6),
     **dict.fromkeys(("power", "sine", "cosine", "erf", "remainder"), 20),
@@ -203,6 +203,16 @@ def operation_needs(signals: Signals) -> tuple[OperationNeeds, ...]:
     return tuple(found)
 
 
+def single_elements_ns(signals: Signals, program: Program, row: int) -> float:
+    """What one execution of arithmetic on single elements takes on a vector unit."""
+    name = program.name_of(row)
+    if name in FREE or name in PRODUCTS:
+        return 0.0
+    sizes = (program.shape_of(of).elements for of in program.operands(row))
+    elements = max(program.shape_of(row).elements, *sizes, 0)
+    return elements * _CYCLES.get(name, 1) * element_ns(signals)
+
+
 def _has_few_channels(program: Program, row: int) -> bool:
     """Whether a convolution with a window sums up so few channels that its rate is not known.
 
@@ -237,7 +247,7 @@ def arithmetic_ns(signals: Signals, program: Program, rows: Iterable[int]) -> fl
     """What it takes to compute some values at usual rates, their bytes aside; None if unknown."""
     costs = costs_of(signals)
     side = costs.array_side if costs is not None else _USUAL_SIDE
-    flop, cycles = 0.0, 0.0
+    flop = elements_ns = 0.0
     for row in rows:
         name = program.name_of(row)
         if name in PRODUCTS:
@@ -246,12 +256,10 @@ def arithmetic_ns(signals: Signals, program: Program, rows: Iterable[int]) -> fl
             if product is None or terms is None:
                 return None
             flop += terms * passes_of(product) * _loading(product, terms, side)
-        elif name not in _FREE:
-            sizes = (program.shape_of(of).elements for of in program.operands(row))
-            size = max(program.shape_of(row).elements, *sizes, 0)
-            cycles += size * _CYCLES.get(name, 1) / _LANES
+        else:
+            elements_ns += single_elements_ns(signals, program, row)
     product_ns = flop_time_ns(signals, flop)
-    return None if product_ns is None else max(product_ns, cycles * _LANES * element_ns(signals))
+    return None if product_ns is None else max(product_ns, elements_ns)
 
 
 def element_ns(signals: Signals) -> float:

@@ -187,28 +187,7 @@ def _filled_share(program: Program, product: int, slot: int) -> tuple[float, int
     return 1.0, -1
 
 
-def without_unused_parts(signals: Signals) -> list[FasterOperation]:
-    """The operations of such products, with what remains of them.
-
-    What is between the product and the slice works on the same elements, and shrinks as well.
-    Smaller operations are less efficient. At best, what is left fits into memory on the chip, and
-    takes half of its part.
-    """
-    shares: dict[int, tuple[FasterOperation, float]] = {}
-    for part in partly_used_products(signals):
-        rows = [part.product, part.by, *_mapped(part.running.program, part.product)]
-        for operation in part.running.of(rows):
-            now = mean_ns(signals, operation)
-            expected = now * min(1.5 * part.used, 1.0)
-            worst = now * (1 + part.used) / 2
-            known = shares.get(operation.op)
-            if known is None or part.used < known[1]:
-                faster = FasterOperation(operation, expected, now * part.used / 2, worst)
-                shares[operation.op] = faster, part.used
-    return [faster for faster, _ in shares.values()]
-
-
-def _mapped(program: Program, product: int) -> list[int]:
+def mapped_rows(program: Program, product: int) -> list[int]:
     """What maps a value element by element, sums of its rows aside."""
     size, pending, seen = program.shape_of(product).elements, [product], {product}
     while pending and len(seen) < _MOST_STEPS:

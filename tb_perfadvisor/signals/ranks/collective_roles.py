@@ -4,13 +4,15 @@ Advice depends on it. Buckets help gradients, which are needed only at the end o
 not help tensor-parallel layers, which need each result at once.
 
 The evidence, the strongest first: what encloses the launch on the host, by names that only one use
-has; what the program calls the process group; the kernel; the operation. What all launched
-collectives of an operation and group are for also holds for those whose launch is unknown.
+has; what the program calls the process group; the kernel; what an embedded program of XLA computes
+from the array; the operation. What all launched collectives of an operation and group are for also
+holds for those whose launch is unknown.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from typing import Final
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.exchanges import Carried, carried
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, places_by_value
@@ -127,6 +130,11 @@ _KERNELS: Final = (
         r"|userbuffers",
     ),
 )
+_CARRIED: Final = {
+    Carried.PARAMETERS: Role.SHARDS,
+    Carried.GRADIENTS: Role.GRADIENTS,
+    Carried.ACTIVATIONS: Role.TENSOR,
+}
 # DTensor moves shards with a function of this name, whatever the mesh is for.
 _REDISTRIBUTE: Final = r"Redistribute(?:Backward)?$|_(?:From|To)TorchTensor(?:Backward)?$"
 
@@ -174,14 +182,15 @@ class CollectiveRoles(Struct, frozen=True):
 def collective_roles(signals: Signals) -> CollectiveRoles:
     """What each collective of the trace is for, by row of its table of collectives."""
     trace = signals.trace
-    return _Search(trace).result() if len(trace.collectives.row) else _none()
+    return _Search(trace, carried(signals)).result() if len(trace.collectives.row) else _none()
 
 
 class _Search:
     """Assigns roles, the strongest evidence first."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, carried: Mapping[tuple[str, str], Carried]) -> None:
         self.trace = trace
+        self.carried = carried
         self.table = trace.collectives
         count = len(self.table.row)
         self.role = np.zeros(count, dtype=np.uint8)
@@ -198,6 +207,7 @@ class _Search:
         self._by_enclosing(_ENCLOSING, "in {}")
         self._by_text(self.table.description, _DESCRIPTIONS, "in the process group {}")
         self._by_text(self.trace.events.name[self.table.row], _KERNELS, "by the kernel {}")
+        self._by_program()
         self._by_enclosing(((Role.TENSOR, _REDISTRIBUTE),), "in {}")
         stages = np.isin(self.operation, list(_BETWEEN_STAGES)) & (self.role == 0)
         self._set(stages, Role.PIPELINE, "messages from rank to rank")
@@ -260,6 +270,16 @@ class _Search:
             shown = text.format(f"`{_shown(self.trace.strings[name])}`")
             self.evidence[rows[fits][places]] = self.texts.setdefault(shown, len(self.texts))
         return fits
+
+    def _by_program(self) -> None:
+        """Assign what the embedded program says that each collective carries."""
+        hlo, text = self.trace.hlo, self.trace.text
+        for place, op in enumerate(self.trace.operations(self.table.row).tolist()):
+            if op < 0 or self.role[place]:
+                continue
+            carries = self.carried.get((text(int(hlo.module[op])), text(int(hlo.name[op]))))
+            if carries is not None:
+                self._set(np.array([place]), _CARRIED[carries], f"{carries.value}, by the program")
 
     def _like_others(self) -> None:
         """Collectives without a launch are for what all others of their kind are for."""

@@ -18,10 +18,12 @@ from tb_perfadvisor.signals.tpu.fitting_sizes import costs_of
 from tb_perfadvisor.signals.tpu.memory_time import memory_times
 from tb_perfadvisor.signals.tpu.multiplications import product_of
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
-from tb_perfadvisor.trace.hlo_text import Instruction
+from tb_perfadvisor.trace.hlo_text import Instruction, round_up
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S
 
+_FEWEST_FEATURES = 8
+"""XLA packs convolutions of fewer features differently."""
 _PASSES = {"high": 3, "highest": 6}
 # What brings the factors and the result of a product into another form takes as many passes.
 _OF_PRODUCTS = frozenset(
@@ -146,6 +148,21 @@ def product_time_ns(
     if not at_peak and (modeled_ns := _modeled_ns(signals, operation.product)) is not None:
         return modeled_ns
     return flop_time_ns(signals, flop, at_peak=at_peak)
+
+
+def least_product_ns(signals: Signals, product: Instruction) -> float | None:
+    """The time of the FLOP of a product in all of its passes at usual rates; None if unknown.
+
+    A convolution fills columns of the matrix unit with its features, and leaves the rest empty.
+    """
+    flop = product_flop(product)
+    time_ns = flop_time_ns(signals, flop * passes_of(product)) if flop is not None else None
+    costs = costs_of(signals)
+    if time_ns is None or costs is None or product.labels is None:
+        return time_ns
+    features = product.operands[1].dims[product.labels[1].find("o")]
+    is_few = features < _FEWEST_FEATURES
+    return time_ns if is_few else time_ns * round_up(features, costs.array_side) / features
 
 
 def _modeled_ns(signals: Signals, instruction: Instruction) -> float | None:

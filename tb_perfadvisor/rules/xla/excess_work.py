@@ -1,0 +1,126 @@
+"""Parts of a program that move or compute far more than their results need."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tb_perfadvisor.advice import advise
+from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.base import Limit, Rule
+from tb_perfadvisor.rules.costly_operations import operations_table
+from tb_perfadvisor.rules.finding import Finding, costliest
+from tb_perfadvisor.rules.savings import faster_device_work
+from tb_perfadvisor.signals import Need, Signals
+from tb_perfadvisor.signals.device.device_work import time_within
+from tb_perfadvisor.signals.program.excess_work import Excess, excess_work
+from tb_perfadvisor.signals.tpu.xla_operations import executions
+from tb_perfadvisor.trace.names import short_annotation, short_name
+from tb_perfadvisor.units import format_bytes, format_share
+
+_MOST_FINDINGS = 3
+_EXPECTED, _LEAST = 0.9, 0.5
+"""Shares of the excess: what is written instead also takes time."""
+
+
+class ExcessWork(Rule):
+    """A part of the program moves or computes far more than what crosses its border."""
+
+    id = "excess-work"
+    title = "Compute only what the result needs"
+    needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS, Need.PROGRAMS, Need.PEAKS)
+    is_preview = False
+
+    minimum_share = Limit(
+        0.05, "share", "Less is within what another order of the same operations changes."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        """Yield a finding for each source line with much excess, the largest first."""
+        by_line: dict[str, list[Excess]] = defaultdict(list)
+        for excess in excess_work(signals):
+            by_line[_place(signals, excess)].append(excess)
+        found = sorted(by_line.items(), key=lambda item: -sum(e.excess_ns for e in item[1]))
+        for place, parts in found[:_MOST_FINDINGS]:
+            yield from self._of_line(signals, place, parts)
+
+    def _of_line(self, signals: Signals, place: str, parts: Sequence[Excess]) -> Iterable[Finding]:
+        remains = np.ones((3, len(signals.trace.hlo.name)))
+        for part in parts:
+            for operation in part.operations:
+                share = part.excess_ns / part.time_ns
+                remains[:, operation.op] -= np.array((_EXPECTED, 1.0, _LEAST)) * share
+        operations = [operation for part in parts for operation in part.operations]
+        rows = executions(signals, operations)
+        then_ns = remains[:, signals.trace.operations(rows)]
+        now_ns = signals.trace.events.duration_ns[rows]
+        expected, best, worst = (then_ns * now_ns).astype(np.int64)
+        saving = faster_device_work(
+            signals, rows, expected, basis="modeled", least_then_ns=best, most_then_ns=worst
+        )
+        if self.is_minor(saving.expected_ns, signals):
+            return
+        cost_ns = time_within(signals, rows, saving.claims)
+        yield Finding(
+            instance=place,
+            summary=_summary(signals, parts, per_step(saving.claimed_ns, signals)),
+            saving=saving,
+            evidence=(
+                operations_table("Operations", signals, operations, rows, cost_ns),
+                costliest("Longest executions", signals.worker, rows, cost_ns),
+            ),
+            remedies=advise(*_changes(parts[0])),
+        )
+
+
+def _place(signals: Signals, excess: Excess) -> str:
+    """Where it is: the source line of the costliest operation that has one, else its name."""
+    if excess.is_repeated:
+        return f"{excess.running.program.devices} devices compute the same"
+    hlo, text = signals.trace.hlo, signals.trace.text
+    lines = (text(int(hlo.source_line[operation.op])) for operation in excess.operations)
+    return short_name(short_annotation(next(filter(None, lines), excess.operations[0].name)))
+
+
+def _summary(signals: Signals, parts: Sequence[Excess], cost: str) -> str:
+    """What the operations take, move and compute, and what their results need."""
+    steps = signals.steps.count
+    count = sum(len(part.operations) for part in parts)
+    operations = f"{count} operations" if count > 1 else parts[0].operations[0].name
+    moved, border, flop, useful = (
+        sum(amounts) / steps
+        for amounts in zip(
+            *((p.moved_bytes, p.border_bytes, p.flop, p.useful_flop) for p in parts), strict=True
+        )
+    )
+    worst = parts[0]
+    largest = worst.running.program.shape_of(worst.largest)
+    needed = format_share(sum(p.needed_ns for p in parts) / sum(p.time_ns for p in parts))
+    sentences = [f"{cost} goes into {operations}; the results need {needed} of that."]
+    if worst.is_repeated:
+        devices = worst.running.program.devices
+        sentences.append(f"All {devices} devices compute the same products.")
+    if useful < flop:
+        sentences.append(
+            f"Of {flop / 1e9:,.3g} GFLOP in each step, {format_share(useful / flop)} is needed."
+        )
+    if worst.is_inflated:
+        sentences.append(
+            f"They move {format_bytes(round(moved))}, of which {format_bytes(round(border))} come"
+            f" from outside or are read later; {largest} exists only inside."
+        )
+    return " ".join(sentences)
+
+
+def _changes(excess: Excess) -> tuple[str, ...]:
+    if excess.is_repeated:
+        return ("batch-over-devices", "weights-over-devices")
+    if excess.used is not None:
+        return ("select-first", "stride-of-convolution")
+    if excess.has_constant_factor:
+        return ("operation-instead-of-constant-product",)
+    if excess.is_inflated:
+        return ("sum-before-expanding",) if excess.flop else ("einsum", "sum-before-expanding")
+    return ("look-at-kernel",)

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from msgspec.structs import replace
+
+from tb_perfadvisor.rules.finding import Finding
+from tb_perfadvisor.rules.xla.excess_work import ExcessWork
+from tb_perfadvisor.testing import check_rule, draw, find
+from tb_perfadvisor.testing.symbols import xla_op
+from tests.support.program_values import FIXED, MODULE, SLOW, drawn, program
+
+# Of a v5e: 819 GB/s and 197 TFLOP/s, of which large transfers reach 85 % and products 75 %.
+BYTES_PER_US, FLOP_PER_US = 819e3 * 0.85, 197e6 * 0.75
+
+X, W, ALL = "bf16[4096,1024]{1,0}", "bf16[1024,16384]{1,0}", "bf16[4096,16384]{1,0}"
+SOME = "bf16[512,16384]{1,0}"
+FUSION = f"%fusion = {ALL} fusion({X} %x, {W} %w), kind=kOutput"
+SLICED = f"""
+    %x = {X} parameter(0)
+    %w = {W} parameter(1)
+    %logits = {ALL} dot({X} %x, {W} %w), lhs_contracting_dims={{1}} // in fusion
+    %mapped = {ALL} tanh({ALL} %logits) // in fusion
+    %chosen = {SOME} slice({ALL} %mapped) // in fusion, result
+"""
+SELECTED = program(f"""
+    %x = bf16[512,1024]{{1,0}} parameter(0)
+    %w = {W} parameter(1)
+    %logits = {SOME} dot(bf16[512,1024]{{1,0}} %x, {W} %w) // in fusion, result
+""")
+Y = "bf16[4096,2048]{1,0}"
+SQUARE = "bf16[1024,2048]{1,0}"
+DOT = f"%dot = {Y} dot({X} %x, {SQUARE} %w), lhs_contracting_dims={{1}}"
+PRODUCT = f"""
+    %x = {X} parameter(0)
+    %w = {SQUARE} parameter(1)
+    {DOT} // result
+"""
+
+
+def excess_us(finding: Finding) -> float:
+    """What a finding saves at most, in µs, over the two steps that are drawn."""
+    assert finding.saving is not None
+    return finding.saving.high_ns / 1000
+
+
+def test_saves_what_nobody_uses() -> None:
+    checked = check_rule(
+        ExcessWork,
+        slow=drawn(SLOW, FUSION, program(SLICED)),
+        fixed=drawn(FIXED, FUSION, SELECTED),
+        saves=300_000,
+        tolerance=0.2,
+        exactly=False,
+        scales=False,
+    )
+    (finding,) = checked.findings
+    # Of 4096 rows, 512 are used: an eighth of 2 x 4096 x 1024 x 16384 FLOP.
+    needed_us = 2 * 4096 * 1024 * 16384 / 8 / FLOP_PER_US
+    assert excess_us(finding) == pytest.approx(2 * (400 - needed_us), rel=0.02)
+    assert "12.5 % is needed" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "also",
+    [
+        f"%sum = f32[4096]{{0}} reduce({ALL} %mapped) // result",
+        f"%other = {X} dot({ALL} %logits, {W} %w) // result",
+        f"%copy = {ALL} copy({ALL} %logits) // result",
+    ],
+)
+def test_what_something_else_uses_is_needed(also: str) -> None:
+    assert find(ExcessWork, drawn(SLOW, FUSION, program(SLICED + also))) == ()
+
+
+def test_slices_that_a_loop_takes_one_by_one_are_all_used() -> None:
+    # Each of eight trips takes another 512 of the 4096 rows.
+    text = SLICED.replace(" slice(", " dynamic-slice(").replace(
+        "// in fusion, result", "// in other, result, runs=8"
+    )
+    assert find(ExcessWork, drawn(SLOW, FUSION, program(text))) == ()
+
+
+@pytest.mark.parametrize(("rows", "is_found"), [(512, True), (4096, False)])
+def test_the_gradient_of_a_slice_is_mostly_zeros(rows: int, is_found: bool) -> None:
+    part = f"bf16[{rows},16384]{{1,0}}"
+    text = f"""
+        %x = {X} parameter(0)
+        %rows = {part} parameter(1)
+        %zero = bf16[] constant(0)
+        %filled = {ALL} pad({part} %rows, bf16[] %zero) // in fusion
+        %gradient = {W} dot({X} %x, {ALL} %filled) // in fusion, result
+    """
+    assert len(find(ExcessWork, drawn(SLOW, FUSION, program(text))) or ()) == is_found
+
+
+def test_saves_what_the_other_devices_do_too() -> None:
+    split = program(PRODUCT.replace("parameter(0)", "parameter(0) // parts=4"), devices=4)
+    checked = check_rule(
+        ExcessWork,
+        slow=drawn(SLOW, DOT, program(PRODUCT, devices=4)),
+        fixed=drawn(FIXED, DOT, split),
+        saves=300_000,
+        tolerance=0.2,
+        exactly=False,
+        scales=False,
+    )
+    (finding,) = checked.findings
+    # A quarter of 2 x 4096 x 1024 x 2048 FLOP takes less than the bytes: x, w and y.
+    needed_us = 2 * (4096 * 1024 + 1024 * 2048 + 4096 * 2048) / BYTES_PER_US
+    assert excess_us(finding) == pytest.approx(2 * (400 - needed_us), rel=0.02)
+    assert "4 devices compute the same" in finding.instance
+    assert find(ExcessWork, drawn(SLOW, DOT, program(PRODUCT))) == ()
+
+
+def test_what_was_gathered_from_all_devices_is_the_same_on_each() -> None:
+    gathered = f"""
+        %x = {X} parameter(0)
+        %part = bf16[256,2048]{{1,0}} parameter(1) // parts=4
+        %w = {SQUARE} all-gather(bf16[256,2048]{{1,0}} %part)
+        {DOT} // result
+    """
+    assert len(find(ExcessWork, drawn(SLOW, DOT, program(gathered, devices=4))) or ()) == 1
+    # Gathered from half of the devices, it differs between the halves.
+    halves = gathered.replace("bf16[256,2048]", "bf16[512,2048]")
+    assert find(ExcessWork, drawn(SLOW, DOT, program(halves, devices=4))) == ()
+
+
+ROWS, CODES, PAIRS = "bf16[4096,64]{1,0}", "bf16[1024,64]{1,0}", "f32[4096,1024,64]{2,1,0}"
+DISTANCES = f"%distances = f32[4096,1024]{{1,0}} fusion({ROWS} %x, {CODES} %c), kind=kLoop"
+
+
+def distances(text: str = "multiply({0} %a, {0} %a)") -> str:
+    """A value for each pair of rows and of elements, summed up at once."""
+    return f"""
+        %x = {ROWS} parameter(0)
+        %c = {CODES} parameter(1)
+        %wide = {PAIRS} broadcast({ROWS} %x), dimensions={{0,2}} // in distances
+        %codes = {PAIRS} broadcast({CODES} %c), dimensions={{1,2}} // in distances
+        %a = {PAIRS} subtract({PAIRS} %wide, {PAIRS} %codes) // in distances
+        %b = {PAIRS} {text.format(PAIRS)} // in distances
+        %distances = f32[4096,1024]{{1,0}} reduce({PAIRS} %b) // in distances, result
+    """
+
+
+def test_a_value_for_each_pair_is_not_needed() -> None:
+    (finding,) = find(ExcessWork, drawn(SLOW, DISTANCES, program(distances()))) or ()
+    # The rows, the codes, and 32-bit distances.
+    needed_us = (2 * 64 * (4096 + 1024) + 4 * 4096 * 1024) / BYTES_PER_US
+    # Rows of 64 elements of 16 bits fill half of a tile.
+    assert excess_us(finding) == pytest.approx(2 * (400 - needed_us), rel=0.02)
+    assert "f32[4096,1024,64] exists only inside" in finding.summary
+    assert finding.remedies[0].text.startswith("Use einsum")
+
+
+def test_exponentials_of_each_pair_have_no_shorter_form() -> None:
+    # 4096 x 1024 x 64 exponentials take 1.7 ms of a vector unit.
+    text = distances("exponential({0} %a)")
+    assert find(ExcessWork, drawn(SLOW, DISTANCES, program(text))) == ()
+
+
+IMAGE, PATCHES = "bf16[32,56,56,64]{3,2,1,0}", "bf16[32,56,56,576]{3,2,1,0}"
+KERNEL = "bf16[3,3,64,576]{3,2,1,0}"
+LABELS = "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f"
+COPIED = f"""
+    %image = {IMAGE} parameter(0)
+    %ones = {KERNEL} iota(), iota_dimension=3 // in patches
+    %patches = {PATCHES} convolution({IMAGE} %image, {KERNEL} %ones), {LABELS} // in patches, result
+"""
+CONVOLUTION = f"%patches = {PATCHES} fusion({IMAGE} %image), kind=kOutput"
+
+
+def test_a_product_with_a_matrix_of_ones_and_zeros_is_no_work() -> None:
+    (finding,) = find(ExcessWork, drawn(SLOW, CONVOLUTION, program(COPIED))) or ()
+    assert "0.0 % is needed" in finding.summary
+    assert "moves elements" in finding.remedies[0].text.replace("only moves", "moves")
+    learned = COPIED.replace("iota(), iota_dimension=3 // in patches", "parameter(1)")
+    assert find(ExcessWork, drawn(SLOW, CONVOLUTION, program(learned))) == ()
+
+
+ROWS_FIRST = "lhs_contracting_dims={1}"
+HIDDEN = "bf16[65536,1024]{1,0}"
+GRADIENTS = "f32[64,1024,1024]{2,1,0}"
+TWO = """
+    cell 100us
+    step  |..........|..........|
+    main  |LSSSSSSSSS|LSSSSSSSSS|
+    tpu 0 |XXaaaabbbb|XXaaaabbbb|
+"""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two operations in a row, the first of which writes what the second reads."""
+
+    first: str
+    second: str
+    text: str
+
+    def trace(self) -> object:
+        """Each takes 400 µs in each of two steps."""
+        symbols = {
+            key: xla_op(text.partition(" = ")[0].lstrip("%"), text, module=MODULE)
+            for key, text in (("a", self.first), ("b", self.second))
+        }
+        trace = draw(TWO, legend=symbols, device="TPU v5 lite")
+        return replace(trace, programs=(program(self.text),))
+
+
+def test_operations_are_joined_if_only_they_need_the_array_between_them() -> None:
+    pair = Pair(
+        f"%each = {GRADIENTS} fusion(bf16[64,1024] %x, bf16[64,1024] %g), kind=kLoop",
+        f"%sum = f32[1024,1024]{{1,0}} fusion({GRADIENTS} %each), kind=kLoop",
+        f"""
+        %x = bf16[64,1024]{{1,0}} parameter(0)
+        %g = bf16[64,1024]{{1,0}} parameter(1)
+        %wide = {GRADIENTS} broadcast(bf16[64,1024] %x), dimensions={{0,1}} // in each
+        %high = {GRADIENTS} broadcast(bf16[64,1024] %g), dimensions={{0,2}} // in each
+        %each = {GRADIENTS} multiply({GRADIENTS} %wide, {GRADIENTS} %high) // in each
+        %sum = f32[1024,1024]{{1,0}} reduce({GRADIENTS} %each) // in sum, result
+        """,
+    )
+    (finding,) = find(ExcessWork, pair.trace()) or ()
+    # Two arrays of 64 x 1024 and one of 1024 x 1024 cross the border; 256 MiB move twice inside.
+    needed_us = (2 * 2 * 64 * 1024 + 4 * 1024 * 1024) / BYTES_PER_US
+    assert excess_us(finding) == pytest.approx(2 * (800 - needed_us), rel=0.02)
+    assert "2 operations" in finding.summary
+    assert "They move 516 MiB" in finding.summary
+
+
+def test_a_chain_of_layers_stays_a_chain() -> None:
+    pair = Pair(
+        f"%first = {HIDDEN} fusion({HIDDEN} %x, bf16[1024,1024] %w), kind=kOutput",
+        f"%second = {HIDDEN} fusion({HIDDEN} %first, bf16[1024,1024] %v), kind=kOutput",
+        f"""
+        %x = {HIDDEN} parameter(0)
+        %w = bf16[1024,1024]{{1,0}} parameter(1)
+        %v = bf16[1024,1024]{{1,0}} parameter(2)
+        %first = {HIDDEN} dot({HIDDEN} %x, bf16[1024,1024] %w), {ROWS_FIRST} // in first
+        %second = {HIDDEN} dot({HIDDEN} %first, bf16[1024,1024] %v), {ROWS_FIRST} // result
+        """,
+    )
+    assert find(ExcessWork, pair.trace()) == ()
