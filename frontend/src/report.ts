@@ -1023,6 +1023,7 @@ export interface ComparedTarget {
   findings: FindingChange[];
   kernels: OperationChanges | null;
   operators: OperationChanges | null;
+  modules?: OperationChanges | null;
   memory?: MemoryChanges | null;
   warnings: Difference[];
 }
@@ -1142,7 +1143,7 @@ export interface OperationChanges {
   truncated: number;
 }
 /**
- * A kernel or an operator that was added or removed, or whose time has changed.
+ * A kernel, an operator or a module that was added or removed, or whose time has changed.
  *
  * This interface was referenced by `Document`'s JSON-Schema
  * via the `definition` "OperationChange".
@@ -1157,6 +1158,8 @@ export interface OperationChange {
   change_ns: number;
   base_count: number | null;
   target_count: number | null;
+  speed_up?: number | null;
+  is_certain?: boolean | null;
 }
 /**
  * How two memory snapshots differ. The largest changes come first.

@@ -11,7 +11,9 @@ from tb_perfadvisor.comparison.differences import (
     StepCounts,
     differences,
     incomparable,
+    module_changes,
     operation_changes,
+    ratio_as_printed,
 )
 from tb_perfadvisor.comparison.finding_changes import (
     explanation,
@@ -157,6 +159,9 @@ def _compare_two(base: RunFacts, target: RunFacts) -> model.ComparedTarget:
         findings=_findings(base, target, counts, verdict, causes),
         kernels=operation_changes(base.kernels, target.kernels, counts, change.base_ns),
         operators=operation_changes(base.operators, target.operators, counts, change.base_ns),
+        modules=module_changes(
+            base_times, target_times, periods if has_steps else None, change.base_ns
+        ),
     )
 
 
@@ -210,21 +215,13 @@ def _change(
         target_ns=target_ns,
         change_ns=change_ns,
         change_share=change_ns / base_ns if base_ns else None,
-        # Without time on both sides, there is no ratio.
-        speed_up=_as_printed(base_ns) / _as_printed(target_ns)
-        if has_steps and base_ns and target_ns
-        else None,
+        speed_up=ratio_as_printed(base_ns, target_ns) if has_steps else None,
         confidence=CONFIDENCE,
         low_ns=None if low is None else round(low * base_ns),
         high_ns=None if high is None else round(high * base_ns),
         low_share=low,
         high_share=high,
     )
-
-
-def _as_printed(time_ns: int) -> float:
-    """In the three digits that are shown, so that the shown times divide to the speed-up."""
-    return float(f"{time_ns:.3g}")
 
 
 def _certain_causes(base: RunFacts, target: RunFacts, periods: tuple[int, int]) -> frozenset[str]:

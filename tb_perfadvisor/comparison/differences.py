@@ -1,14 +1,16 @@
-"""What differs between two recordings: causes, operations, lines."""
+"""What differs between two recordings: causes, operations, modules."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
+import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.comparison.interval import period_of
+from tb_perfadvisor.comparison.interval import NOISE_SHARE, blocks_of, is_certain, period_of
 from tb_perfadvisor.comparison.run_facts import (
     OperationTime,
     OperationTimes,
@@ -18,6 +20,7 @@ from tb_perfadvisor.comparison.run_facts import (
 )
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.trace.names import variant_key
+from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_share
 
 FEW_STEPS = 3
@@ -289,10 +292,16 @@ def operation_changes(
     changes = [
         _change(*pair, counts) for pair in _paired({row.name: row for row in base.rows}, target)
     ]
+    return _largest(changes, base_ns, is_device_time=base.is_device_time)
+
+
+def _largest(
+    changes: Iterable[model.OperationChange], base_ns: int, *, is_device_time: bool
+) -> model.OperationChanges:
     large = [change for change in changes if abs(change.change_ns) >= max(LEAST_SHARE * base_ns, 1)]
     large.sort(key=lambda change: (-abs(change.change_ns), change.name))
     return model.OperationChanges(
-        is_device_time=base.is_device_time,
+        is_device_time=is_device_time,
         rows=large[:MAX_ROWS],
         truncated=max(len(large) - MAX_ROWS, 0),
     )
@@ -328,24 +337,121 @@ def _paired(
 def _change(before: _Side, after: _Side, counts: StepCounts) -> model.OperationChange:
     base_ns = _per_step(sum(row.total_ns for row in before), counts.base) if before else None
     target_ns = _per_step(sum(row.total_ns for row in after), counts.target) if after else None
-    change_ns = (target_ns or 0) - (base_ns or 0)
     # Both sides are sorted by cost: the first name stands for all variants.
     first, last = (before or after)[0], (after or before)[0]
-    status: model.OperationStatus = "slower" if change_ns > 0 else "faster"
-    if base_ns is None or target_ns is None:
-        status = "added" if base_ns is None else "removed"
     return model.OperationChange(
         name=first.name,
         target_name=last.name if last.name != first.name else None,
         family=last.family,
-        status=status,
+        status=_status(base_ns, target_ns),
         base_ns=base_ns,
         target_ns=target_ns,
-        change_ns=change_ns,
+        change_ns=(target_ns or 0) - (base_ns or 0),
         base_count=sum(row.count for row in before) / counts.base if before else None,
         target_count=sum(row.count for row in after) / counts.target if after else None,
     )
 
 
+def _status(base_ns: int | None, target_ns: int | None) -> model.OperationStatus:
+    if base_ns is None or target_ns is None:
+        return "added" if base_ns is None else "removed"
+    return "slower" if target_ns > base_ns else "faster"
+
+
+def ratio_as_printed(base_ns: int, target_ns: int) -> float | None:
+    """By the three digits of each that are shown; None unless both are more than zero."""
+    before, after = (float(f"{time_ns:.3g}") for time_ns in (base_ns, target_ns))
+    return before / after if before and after else None
+
+
 def _per_step(total_ns: int, count: int) -> int:
     return round(total_ns / count)
+
+
+_OUTSIDE = "outside of modules"
+_NUMBER = re.compile(r"(?<![^\W_])\d+(?![^\W_])")
+"""The number of a module among its kind: `Linear_5`, `layers.3.attention`, not `Conv2d`."""
+_Path = tuple[str, ...]
+_Times = Mapping[_Path, Int64]
+"""The time of each module in each step, or in all of the recording."""
+
+
+def module_changes(
+    base: RunFacts, target: RunFacts, periods: tuple[int, int] | None, base_ns: int
+) -> model.OperationChanges | None:
+    """The changes of modules' own times; None if none of a module that both runs have.
+
+    Modules are paired by their kind: their path without numbers, which shift if one is added. The
+    facts are of whole `periods` of steps; these are None without steps.
+    """
+    before, after = base.modules, target.modules
+    if before is None or after is None or before.is_device_time != after.is_device_time:
+        return None
+    sides = [
+        {
+            row.path: np.array(row.step_ns if periods else [sum(row.step_ns)], dtype=np.int64)
+            for row in side.rows
+        }
+        for side in (before, after)
+    ]
+    kinds: dict[_Path, list[_Path]] = defaultdict(list)
+    for path in dict.fromkeys(chain(*sides)):
+        kinds[tuple(_NUMBER.sub("*", name) for name in path)].append(path)
+    common = (
+        all(any(path in side for path in paths) for side in sides)
+        for kind, paths in kinds.items()
+        if kind
+    )
+    if not any(common):
+        return None
+    changes = [
+        _module_change(kind, paths, sides, periods)
+        for kind, members in kinds.items()
+        for paths in _apart(members, sides)
+    ]
+    found = _largest(changes, base_ns, is_device_time=before.is_device_time)
+    return found if any(row.name != _OUTSIDE for row in found.rows) else None
+
+
+def _apart(paths: list[_Path], sides: Sequence[_Times]) -> list[list[_Path]]:
+    """Modules of a kind; one of both runs with more than half of what changed is apart."""
+    before, after = (
+        [float(side[path].mean()) if path in side else 0.0 for path in paths] for side in sides
+    )
+    changes = [abs(now - was) for was, now in zip(before, after, strict=True)]
+    largest = int(np.argmax(changes))
+    is_common = all(paths[largest] in side for side in sides)
+    if len(paths) == 1 or not is_common or 2 * changes[largest] <= sum(changes):
+        return [paths]
+    return [[paths[largest]], paths[:largest] + paths[largest + 1 :]]
+
+
+def _module_change(
+    kind: _Path, paths: list[_Path], sides: Sequence[_Times], periods: tuple[int, int] | None
+) -> model.OperationChange:
+    """The change of some modules of a kind."""
+    found = [[side[path] for path in paths if path in side] for side in sides]
+    step_ns = [
+        np.sum(times, axis=0) if times else np.zeros_like(next(iter(side.values())))
+        for times, side in zip(found, sides, strict=True)
+    ]
+    # Rounded down, so that all rows together take no more than the step.
+    base_ns, target_ns = (int(times.sum()) // len(times) for times in step_ns)
+    before, after = base_ns if found[0] else None, target_ns if found[1] else None
+    is_clear = None
+    if periods is not None:
+        is_clear = is_certain(*map(blocks_of, (times.tolist() for times in step_ns), periods))
+        is_clear &= abs(target_ns - base_ns) > NOISE_SHARE * max(base_ns, target_ns)
+    return model.OperationChange(
+        name="/".join(paths[0] if len(paths) == 1 else kind) or _OUTSIDE,
+        target_name=None,
+        family=None,
+        status=_status(before, after),
+        base_ns=before,
+        target_ns=after,
+        change_ns=target_ns - base_ns,
+        base_count=(len(found[0]) or None) if kind else None,
+        target_count=(len(found[1]) or None) if kind else None,
+        speed_up=ratio_as_printed(base_ns, target_ns) if periods else None,
+        is_certain=is_clear,
+    )

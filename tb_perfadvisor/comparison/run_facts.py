@@ -20,6 +20,7 @@ from tb_perfadvisor.rules.finding import Saving
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.placement import computes
 from tb_perfadvisor.signals.core.precision import width_of_types
+from tb_perfadvisor.signals.efficiency.costliest_work import module_times
 from tb_perfadvisor.signals.work.hlo_work import batch_size
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.intervals import intersect, total_ns
@@ -52,6 +53,22 @@ class OperationTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     is_device_time: bool
     rows: list[OperationTime]
+
+
+class ModuleTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A module's work without that of the modules inside it."""
+
+    path: tuple[str, ...]
+    """Names of modules, the outermost first; empty for work outside of all that are known."""
+    step_ns: list[int]
+    """In each used step; a single sum without steps."""
+
+
+class ModuleTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Modules, the costliest first. In each step, they take no more than the step."""
+
+    is_device_time: bool
+    rows: list[ModuleTime]
 
 
 class ShapeUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +169,8 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     kernels: OperationTimes | None
     operators: OperationTimes | None
     shapes: list[ShapeUse]
+    modules: ModuleTimes | None = None
+    """None if no module or named range is known."""
     recorded: model.RecordedInfo | None = None
     memory: MemoryFacts | None = None
 
@@ -183,6 +202,13 @@ def of_first_steps(facts: RunFacts, count: int) -> RunFacts:
         cause_step_ns={cause: times[:count] for cause, times in facts.cause_step_ns.items()},
         causes=causes,
         window_ns=sum(causes.values()),
+        modules=facts.modules
+        and ModuleTimes(
+            is_device_time=facts.modules.is_device_time,
+            rows=[
+                ModuleTime(path=row.path, step_ns=row.step_ns[:count]) for row in facts.modules.rows
+            ],
+        ),
     )
 
 
@@ -227,6 +253,7 @@ def make_facts(analysis: Analysis, report: model.Report) -> RunFacts:
         kernels=_kernels(signals),
         operators=_operators(signals),
         shapes=_shapes(signals),
+        modules=_modules(signals),
         recorded=report.recorded,
         memory=memory_facts(signals),
     )
@@ -342,6 +369,20 @@ def _operators(signals: Signals) -> OperationTimes | None:
             if total
         ),
         is_device_time=on_device,
+    )
+
+
+def _modules(signals: Signals) -> ModuleTimes | None:
+    found = module_times(signals)
+    if found is None:
+        return None
+    order = np.argsort(-found.step_ns.sum(axis=1), kind="stable")[:MAX_NAMES]
+    return ModuleTimes(
+        is_device_time=not signals.device.is_host_only,
+        rows=[
+            ModuleTime(path=found.paths[place], step_ns=found.step_ns[place].tolist())
+            for place in order.tolist()
+        ],
     )
 
 

@@ -90,7 +90,7 @@ const signedShare = (share: number): string =>
 
 function Target(props: { target: ComparedTarget; base: ComparedRun; isOnly: boolean }): JSX.Element {
   const { target, base, isOnly } = props;
-  const { run, causes, kernels, operators, warnings } = target;
+  const { run, causes, kernels, operators, modules = null, warnings } = target;
   // Leave out causes that hardly changed.
   const changed = causes.filter(({ change_ns: ns }) => Math.abs(ns) >= target.change.base_ns / 1000);
   const draw = useCallback((width: number) => drawCauses(changed, width), [target]);
@@ -145,8 +145,9 @@ function Target(props: { target: ComparedTarget; base: ComparedRun; isOnly: bool
       )}
       <FindingChanges findings={target.findings} />
       {target.memory && target.memory.rows.length > 0 && <MemoryTable changes={target.memory} isOpen={isOnly} />}
-      {(kernels !== null || operators !== null) && (
+      {(modules !== null || kernels !== null || operators !== null) && (
         <div class="card folds">
+          {modules !== null && <OperationTable changes={modules} per={target.per} title="Modules" isOpen={isOnly} />}
           {kernels !== null && <OperationTable changes={kernels} per={target.per} title="Kernels" isOpen={isOnly} />}
           {operators !== null && (
             <OperationTable changes={operators} per={target.per} title="Operators" isOpen={isOnly && (kernels?.rows.length ?? 0) === 0} />
@@ -200,7 +201,12 @@ const OPERATION_COLUMNS: Column<OperationChange>[] = [
     value: ({ name, target_name: other }) => (other ? `${name} → ${other}` : name),
     render: ({ name, target_name: other }) => <LongName name={other ? `${name} → ${other}` : name} />,
   },
-  { key: "status", label: "Status", unit: null, value: ({ status }) => OPERATION_STATUS[status] },
+  {
+    key: "status",
+    label: "Status",
+    unit: null,
+    value: ({ status, is_certain: isCertain }) => (isCertain === false ? "unclear" : OPERATION_STATUS[status]),
+  },
   { key: "base", label: "Base", unit: "ns", value: ({ base_ns: ns }) => ns },
   { key: "target", label: "Run", unit: "ns", value: ({ target_ns: ns }) => ns },
   {
@@ -213,6 +219,27 @@ const OPERATION_COLUMNS: Column<OperationChange>[] = [
   { key: "base-count", label: "Base count", unit: "count", value: ({ base_count: count }) => count },
   { key: "target-count", label: "Run count", unit: "count", value: ({ target_count: count }) => count },
 ];
+const COUNTS_OF_MODULES = new Map([
+  ["base-count", "Base modules"],
+  ["target-count", "Run modules"],
+]);
+const MODULE_COLUMNS: Column<OperationChange>[] = [
+  ...OPERATION_COLUMNS.map((column) => ({ ...column, label: COUNTS_OF_MODULES.get(column.key) ?? column.label })),
+  {
+    key: "speed-up",
+    label: "Speed-up",
+    unit: "count",
+    value: ({ speed_up: ratio = null }) => ratio,
+    render: ({ speed_up: ratio, is_certain: isCertain }) => formatSpeedUp(ratio ?? null, isCertain === true),
+  },
+];
+const OWN_TIME =
+  "without the modules inside; what runs at the same time shares it, so the rows add up to no more than the whole. " +
+  "* stands for the numbers of several modules.";
+
+/** The base's time over the run's; `≈` if the change is not clear. */
+const formatSpeedUp = (ratio: number | null, isClear: boolean): string =>
+  ratio === null ? "–" : `${isClear ? "" : "≈ "}${ratio.toFixed(2)}×`;
 
 function OperationTable(props: {
   changes: OperationChanges;
@@ -221,15 +248,20 @@ function OperationTable(props: {
   isOpen: boolean;
 }): JSX.Element {
   const { changes, per, title, isOpen } = props;
+  const isOfModules = title === "Modules";
+  const columns = isOfModules ? MODULE_COLUMNS : OPERATION_COLUMNS;
   if (changes.rows.length === 0) {
     return <p class="fold fold-empty muted">{title}: no noticeable change</p>;
   }
   return (
     <Fold name={slug(title)} title={`${title} with changed time`} isOpen={isOpen}>
-      <p class="muted">{changes.is_device_time ? "Time on the device" : "Time on the host"} {MEASURE[per]}</p>
+      <p class="muted">
+        {changes.is_device_time ? "Time on the device" : "Time on the host"} {MEASURE[per]}
+        {isOfModules && `, ${OWN_TIME}`}
+      </p>
       <SortableTable
         caption={title}
-        columns={OPERATION_COLUMNS}
+        columns={columns.filter(({ key, value }) => key !== "speed-up" || changes.rows.some((row) => value(row) !== null))}
         rows={changes.rows}
         truncated={changes.truncated}
         filterLabel={`Find ${title.toLowerCase()}`}
@@ -319,11 +351,7 @@ const RUN_COLUMNS: Column<RunRow>[] = [
     label: "Speed-up",
     unit: "count",
     value: ({ target }) => speedUp(target),
-    render: ({ target }) => {
-      const value = speedUp(target);
-      if (value === null) return "–";
-      return `${target?.verdict === "inconclusive" ? "≈ " : ""}${value.toFixed(2)}×`;
-    },
+    render: ({ target }) => formatSpeedUp(speedUp(target), target?.verdict !== "inconclusive"),
   },
   {
     key: "low",

@@ -122,26 +122,32 @@ class Scaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel or an operator that was added or removed, or whose time has changed."""
+    """A kernel, an operator or a module that was added or removed, or whose time has changed."""
 
     name: str
     target_name: str | None
     """The target's name, if it has another variant of the same kernel."""
     family: str | None
-    """What a kernel computes; null for operators."""
+    """What a kernel computes; null for operators and modules."""
     status: OperationStatus
     base_ns: int | None
     target_ns: int | None
     change_ns: int
     base_count: float | None
+    """Executions, or how many modules of a kind a row has."""
     target_count: float | None
+    speed_up: float | None = None
+    """Of modules: the base's time over the target's, both in the three digits that are shown; null
+    without steps, and if one of the times is."""
+    is_certain: bool | None = None
+    """Of modules: whether the time changed by more than chance explains, with 95 % confidence."""
 
 
 class OperationChanges(msgspec.Struct, frozen=True, kw_only=True):
     """The largest changes first; changes below a thousandth of the base's time are left out."""
 
     is_device_time: bool
-    """Time on the device, else an operator's own time on the host."""
+    """Time on the device, else own time on the host. That of modules is their own in both cases."""
     rows: list[OperationChange]
     truncated: int
     """How many changes are not listed."""
@@ -277,6 +283,11 @@ class ComparedTarget(msgspec.Struct, frozen=True, kw_only=True):
     not comparable."""
     operators: OperationChanges | None
     """Null if one of the profiles has none, or if the runs are not comparable."""
+    modules: OperationChanges | None = None
+    """Modules, named ranges or scopes by their own time: without those inside. What runs at the
+    same time shares it, so all of them take no more than the step. Modules that differ only in
+    their numbers are a row, but for one with more than half of what changed. Null if the runs have
+    none in common, or if they are not comparable."""
     memory: MemoryChanges | None = None
     """Null unless both runs have a memory snapshot."""
     warnings: list[Difference]

@@ -163,7 +163,7 @@ class KernelTree(Struct, frozen=True):
     """Whether modules or named ranges are known of anything."""
 
 
-class _Paths:
+class Paths:
     """Paths of names, each prefix once."""
 
     def __init__(self) -> None:
@@ -181,57 +181,91 @@ class _Paths:
             self.name.append(key[1])
         return self._place_of[key]
 
+    def parts(self, path: int) -> tuple[str, ...]:
+        """The names of a path, the outermost first."""
+        names, found = tuple(self.names), []
+        while path >= 0:
+            found.append(names[self.name[path]])
+            path = self.parent[path]
+        return tuple(reversed(found))
+
 
 @memoized
 def kernel_tree(signals: Signals) -> KernelTree | None:
-    """The device's work in the used steps; None without any.
-
-    A kernel of PyTorch lies below the modules around the operator that launched it, in the backward
-    pass below those of its forward operator; an operation of XLA below the parts of the name that
-    the framework gave it. Without either, a kernel lies below the named ranges around its launch.
-    """
+    """The device's work in the used steps, by module, operator and kernel; None without any."""
     trace = signals.trace
     events = trace.events
     rows = signals.steps.own(signals.device.rows)
     if not rows.size:
         return None
-    paths = _Paths()
-    operation = trace.operations(rows)
-    scope = signals.origins.scope[rows]
+    paths = Paths()
+    module = module_paths(signals, rows, paths)
     operator = work_operators(trace, signals.launching_operator, rows)
-    operator_name = np.where(operator >= 0, events.name[operator], -1)
-    launch = events.launched_by[rows]
-    within = nearest(events.parent, events.kind == EventKind.ANNOTATION)[launch]
-    within[(launch < 0) | (scope >= 0) | (operation >= 0)] = -1
+    is_named = (operator >= 0) & (trace.operations(rows) < 0)
+    operator_name = np.where(is_named, events.name[operator], -1)
     # Paths are made once for each kind of origin, not for each kernel.
-    keys = np.column_stack((operation, scope, within, operator_name, events.name[rows]))
+    keys = np.column_stack((module, operator_name, events.name[rows]))
     unique, group = np.unique(keys, axis=0, return_inverse=True)
     leaf = np.zeros(len(unique), dtype=np.int64)
-    of_scope: dict[int, int] = {}
-    of_range: dict[int, int] = {}
-    has_modules = False
-    for place, (op, at, inside, launcher, name) in enumerate(unique.tolist()):
-        path = _xla_path(signals, paths, op) if op >= 0 else -1
-        if path < 0 and at >= 0:
-            path = _module_path(signals, paths, at, of_scope)
-        if path < 0 and inside >= 0:
-            path = _range_path(signals, paths, inside, of_range)
-        has_modules |= path >= 0
-        if launcher >= 0 and op < 0:
-            path = paths.below(path, trace.strings[launcher])
+    is_scoped = trace.source.framework == "tensorflow"
+    for place, (path, launcher, name) in enumerate(unique.tolist()):
+        if launcher >= 0:
+            text = trace.strings[launcher]
+            path = paths.below(path, text.rpartition("/")[2] if is_scoped else text)
         leaf[place] = paths.below(path, trace.strings[name])
     return KernelTree(
         nodes=_nodes(paths, leaf[group.reshape(-1)], events.duration_ns[rows], rows),
         names=tuple(paths.names),
-        shows_modules=has_modules,
+        shows_modules=bool((module >= 0).any()),
     )
 
 
-def _xla_path(signals: Signals, paths: _Paths, operation: int) -> int:
-    text = signals.trace.text(int(signals.trace.hlo.path[operation]))
+def module_paths(signals: Signals, rows: Int32, paths: Paths) -> Int64:
+    """The path of modules around the work of some events, shape (n,); -1 if unknown.
+
+    A kernel of PyTorch lies below the modules around the operator that launched it, in the backward
+    pass below those of its forward operator; work of XLA and TensorFlow below the scopes in the
+    name that the framework gave it. Without these, a kernel lies below the named ranges around its
+    launch. An operator on the host takes the place of a kernel if there is no device.
+    """
+    trace = signals.trace
+    events = trace.events
+    operation = trace.operations(rows)
+    scope = signals.origins.scope[rows]
+    call = rows if signals.device.is_host_only else events.launched_by[rows]
+    within = nearest(events.parent, events.kind == EventKind.ANNOTATION)[call]
+    within[(call < 0) | (scope >= 0) | (operation >= 0)] = -1
+    scoped = np.full(len(rows), -1)
+    if trace.source.framework == "tensorflow":
+        operator = np.where(call >= 0, signals.launching_operator[call], -1)
+        scoped = np.where(operator >= 0, events.name[operator], -1)
+    keys = np.column_stack((operation, scope, scoped, within))
+    unique, group = np.unique(keys, axis=0, return_inverse=True)
+    found = np.full(len(unique), -1, dtype=np.int64)
+    of_scope: dict[int, int] = {}
+    of_range: dict[int, int] = {}
+    for place, (op, at, named, inside) in enumerate(unique.tolist()):
+        path = _scope_path(paths, trace.text(int(trace.hlo.path[op]))) if op >= 0 else -1
+        if path < 0 and named >= 0:
+            path = _scope_path(paths, trace.strings[named].partition(":")[0])
+        if path < 0 and at >= 0:
+            path = _module_path(signals, paths, at, of_scope)
+        if path < 0 and inside >= 0:
+            path = _range_path(signals, paths, inside, of_range)
+        found[place] = path
+    return found[group.reshape(-1)]
+
+
+_CALL = "StatefulPartitionedCall"
+"""What TensorFlow puts before the names of a function's operators."""
+
+
+def _scope_path(paths: Paths, name: str) -> int:
+    """The path of the scopes in the name of an operation: all of its parts but the last."""
     path = -1
-    for part in text.split("/")[:-1]:
-        path = paths.below(path, part)
+    for part in name.split("/")[:-1]:
+        if part != _CALL:
+            path = paths.below(path, part)
     return path
 
 
@@ -239,7 +273,7 @@ _COUNT = "0123456789 _#:()[]"
 """What the number of an iteration consists of, at the end of the name of its range."""
 
 
-def _range_path(signals: Signals, paths: _Paths, row: int, known: dict[int, int]) -> int:
+def _range_path(signals: Signals, paths: Paths, row: int, known: dict[int, int]) -> int:
     """The path of a named range: the ranges around it, and itself, without numbers."""
     if row not in known:
         trace, above = signals.trace, int(signals.trace.events.parent[row])
@@ -251,7 +285,7 @@ def _range_path(signals: Signals, paths: _Paths, row: int, known: dict[int, int]
     return known[row]
 
 
-def _module_path(signals: Signals, paths: _Paths, scope: int, known: dict[int, int]) -> int:
+def _module_path(signals: Signals, paths: Paths, scope: int, known: dict[int, int]) -> int:
     """The path of a module's range: the modules around it, and itself."""
     trace, parent = signals.trace, signals.trace.events.parent
     around = []
@@ -266,7 +300,7 @@ def _module_path(signals: Signals, paths: _Paths, scope: int, known: dict[int, i
     return path
 
 
-def _nodes(paths: _Paths, leaf: Int64, duration_ns: Int64, rows: Int32) -> CallNodes:
+def _nodes(paths: Paths, leaf: Int64, duration_ns: Int64, rows: Int32) -> CallNodes:
     """The nodes of all paths, with the work at the leaves."""
     count = len(paths.parent)
     own_ns = np.bincount(leaf, weights=duration_ns, minlength=count).astype(np.int64)

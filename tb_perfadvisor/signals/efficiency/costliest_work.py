@@ -3,7 +3,7 @@
 The time of each cause belongs to what runs in it: compute, exposed communication and exposed copies
 to the operators that launched them, idle time to the innermost call of the thread that runs the
 steps. What runs at the same time shares it in proportion to its durations, so the shares are those
-of the causes.
+of the causes. The same work is also given to the modules of the program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
-from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
+from tb_perfadvisor.signals.device.device_work import (
+    Paths,
+    module_paths,
+    operators_of,
+    work_rows,
+)
 from tb_perfadvisor.signals.host.call_tree import (
     host_operators,
     operator_kind,
@@ -131,7 +136,19 @@ def _working(signals: Signals) -> list[CostlyWork]:
         found = _by_name(signals, operators.rows, operators.self_ns, names, working_ns)
         others = (Cause.COMMUNICATION, Cause.COPIES)
         return [*found, *_by_cause(signals, *([] if found else [Cause.HOST_COMPUTE]), *others)]
-    rows, events = work_rows(signals), trace.events
+    found = []
+    for rows, duration_ns, causes in _work(signals):
+        working_ns = sum(attribution.total_ns(cause) for cause in causes)
+        found += _by_name(signals, rows, duration_ns, _names(signals, rows), working_ns)
+    return found
+
+
+def _work(signals: Signals) -> list[tuple[Int32, Int64, tuple[Cause, ...]]]:
+    """What runs, each with its own time, and the causes of the time that it shares."""
+    if signals.device.is_host_only:
+        operators = host_operators(signals)
+        return [(operators.rows, operators.self_ns, (Cause.HOST_COMPUTE,))]
+    attribution, rows, events = signals.attribution, work_rows(signals), signals.trace.events
     duration_ns = np.minimum(events.end_ns[rows], attribution.window_end_ns)
     duration_ns = duration_ns - np.maximum(events.start_ns[rows], attribution.window_start_ns)
     own_ns = np.zeros(len(events), dtype=np.int64)
@@ -143,16 +160,52 @@ def _working(signals: Signals) -> list[CostlyWork]:
     kind = events.kind[rows]
     is_copy = is_in(kind, (EventKind.COPY, EventKind.MEMSET))
     is_collective = kind == EventKind.COLLECTIVE
-    found = []
-    for chosen, causes in (
+    parts = (
         (~is_copy & ~is_collective, COMPUTE),
         (is_collective, (Cause.COMMUNICATION,)),
         (is_copy, (Cause.COPIES,)),
-    ):
-        working_ns = sum(attribution.total_ns(cause) for cause in causes)
-        names = _names(signals, rows[chosen])
-        found += _by_name(signals, rows[chosen], duration_ns[chosen], names, working_ns)
-    return found
+    )
+    return [(rows[chosen], duration_ns[chosen], causes) for chosen, causes in parts]
+
+
+class ModuleTimes(Struct, frozen=True):
+    """What the work of each module takes, without that of the modules inside it."""
+
+    paths: tuple[tuple[str, ...], ...]
+    """Names of modules, the outermost first; empty for work outside of all that are known."""
+    step_ns: Int64
+    """Shape (paths, used steps), or (paths, 1) without steps. All modules together take no more
+    than the step."""
+
+
+@memoized
+def module_times(signals: Signals) -> ModuleTimes | None:
+    """The time of each module in the used steps; None if no module or named range is known."""
+    attribution, steps = signals.attribution, signals.steps
+    if signals.trace.totals is not None:
+        return None
+    work, paths = _work(signals), Paths()
+    modules = [module_paths(signals, rows, paths) for rows, _, _ in work]
+    step_ns = np.zeros((len(paths.parent) + 1, steps.count))
+    for (rows, own_ns, causes), module in zip(work, modules, strict=True):
+        step = steps.owner[rows]
+        is_owned = step >= 0
+        spent = np.zeros_like(step_ns)
+        # Place -1 is the last one: work outside of modules.
+        np.add.at(spent, (module[is_owned], step[is_owned]), own_ns[is_owned])
+        shared_ns = sum(
+            attribution.step_total_ns[cause] if len(steps) else attribution.total_ns(cause)
+            for cause in causes
+        )
+        step_ns += spent * (shared_ns / np.maximum(spent.sum(axis=0), 1))
+    merged: dict[tuple[str, ...], Int64] = {}
+    for path, times in zip((*range(len(paths.parent)), -1), step_ns.astype(np.int64), strict=True):
+        if times.any():
+            names = tuple(short_annotation(name) for name in paths.parts(path))
+            merged[names] = merged.get(names, 0) + times
+    if not any(merged):
+        return None
+    return ModuleTimes(tuple(merged), np.stack(list(merged.values())))
 
 
 def _names(signals: Signals, rows: Int32) -> _Names:

@@ -127,6 +127,27 @@ def test_kernels_without_modules_are_below_their_ranges() -> None:
     }
 
 
+def test_kernels_of_tensorflow_are_below_their_scopes() -> None:
+    builder = TraceBuilder("tensorflow")
+    builder.step(0, 0, us(100))
+    builder.annotation("ExecutorState::Process", us(1), us(20))
+    builder.operator("StatefulPartitionedCall/net/dense/MatMul:MatMul", us(2), us(9))
+    builder.launch(us(3), us(4), key="launch")
+    builder.kernel("gemm", us(5), us(45), launched_by="launch")
+    view = make_calls_view(Signals(run_of(builder.build())))
+    assert view is not None
+    assert view.kernels is not None
+    assert rows(view.kernels) == {
+        path: (1, us(40), us(40) if path.endswith("gemm") else 0)
+        for path in (
+            "net",
+            "net > dense",
+            "net > dense > MatMul:MatMul",
+            "net > dense > MatMul:MatMul > gemm",
+        )
+    }
+
+
 def test_the_largest_nodes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "MAX_NODES", 3)
     view = make_calls_view(Signals(run_of(recorded())))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.efficiency.costliest_work import costliest_work
+from tb_perfadvisor.signals.efficiency.costliest_work import costliest_work, module_times
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.testing.symbols import operator
 
@@ -89,3 +89,91 @@ def test_communication_of_hosts_has_its_causes_name() -> None:
     builder.operator("aten::mm", 0, ms(4), launches=False)
     builder.collective("gloo:all_reduce", ms(4), ms(10), thread="main")
     assert named(Signals(run_of(builder.build()))) == [("Exposed communication", False, 6)]
+
+
+def times(builder: TraceBuilder) -> dict[str, list[int]]:
+    """Nanoseconds of each module by step."""
+    found = module_times(Signals(run_of(builder.build())))
+    assert found is not None
+    names = ("/".join(path) for path in found.paths)
+    return dict(zip(names, found.step_ns.tolist(), strict=True))
+
+
+def test_modules_have_the_time_of_their_own_kernels() -> None:
+    builder = TraceBuilder()
+    for step in range(2):
+        at = ms(10 * step)
+        builder.step(step, at, at + ms(10))
+        builder.annotation("nn.Module: Net_0", at, at + ms(4))
+        builder.annotation("nn.Module: Linear_0", at + ms(1), at + ms(2))
+        for key, called, start, length in (
+            ("net", 0, 1, 2),
+            ("linear", 1, 3, 4),
+            ("none", 5, 7, 3),
+        ):
+            call = at + ms(called) + ms(0.5)
+            builder.launch(call, call + 1, key=f"{key} {step}")
+            start_ns = at + ms(start)
+            builder.kernel(key, start_ns, start_ns + ms(length), launched_by=f"{key} {step}")
+    assert times(builder) == {
+        "Net_0": [ms(2), ms(2)],  # without the 4 ms of the linear layer inside
+        "Net_0/Linear_0": [ms(4), ms(4)],
+        "": [ms(3), ms(3)],
+    }
+
+
+def test_modules_share_the_time_in_which_both_run() -> None:
+    builder = TraceBuilder()
+    for step in range(2):
+        at = ms(10 * step)
+        builder.step(step, at, at + ms(10))
+        for stream, (name, length) in enumerate((("a", 9), ("b", 3))):
+            call = at + ms(stream) // 10
+            builder.annotation(name, call, call + 1000)
+            builder.launch(call, call + 500, key=f"{name} {step}")
+            builder.kernel(
+                name, at + ms(1), at + ms(1 + length), stream=stream, launched_by=f"{name} {step}"
+            )
+    # 12 ms of work in 9 ms: three quarters of each.
+    assert times(builder) == {"a": [ms(6.75), ms(6.75)], "b": [ms(2.25), ms(2.25)]}
+
+
+def test_modules_of_a_program_without_a_device_have_the_time_of_operators() -> None:
+    builder = TraceBuilder()
+    for step in range(2):
+        at = ms(10 * step)
+        builder.step(step, at, at + ms(10))
+        builder.annotation("nn.Module: Linear_0", at, at + ms(6))
+        builder.operator("aten::linear", at, at + ms(6), launches=False)
+        builder.operator("aten::addmm", at + ms(1), at + ms(5), launches=False)
+        builder.operator("aten::sum", at + ms(7), at + ms(8), launches=False)
+    assert times(builder) == {"Linear_0": [ms(6), ms(6)], "": [ms(1), ms(1)]}
+
+
+def test_scopes_of_tensorflow_are_modules() -> None:
+    builder = TraceBuilder("tensorflow")
+    for step in range(2):
+        at = ms(10 * step)
+        builder.step(step, at, at + ms(10))
+        name = "StatefulPartitionedCall/sequential_1/dense_2/MatMul:MatMul"
+        builder.operator(name, at + ms(1), at + ms(5), thread="executor", key=f"call {step}")
+        builder.operator("AddV2:AddV2", at + ms(6), at + ms(7), thread="executor")
+        builder.launch(at + ms(2), at + ms(3), thread="executor", key=f"launch {step}")
+        builder.kernel("gemm", at + ms(3), at + ms(7), launched_by=f"launch {step}")
+    assert times(builder) == {"sequential_1/dense_2": [ms(4), ms(4)]}
+
+
+def test_scopes_of_xla_are_modules() -> None:
+    builder = TraceBuilder("jax").device("TPU v5e", kind="tpu")
+    for step in range(2):
+        at = ms(10 * step)
+        builder.step(step, at, at + ms(10))
+        path = "jit(train)/jvp(Model)/Dense_0/dot_general"
+        builder.xla_op("fusion.1", at, at + ms(4), path=path)
+        builder.xla_op("copy.2", at + ms(4), at + ms(5))
+    assert times(builder) == {"jit(train)/jvp(Model)/Dense_0": [ms(4), ms(4)], "": [ms(1), ms(1)]}
+
+
+def test_without_any_module_there_are_no_times() -> None:
+    builder = TraceBuilder().step(0, 0, ms(10)).kernel("gemm", 0, ms(6))
+    assert module_times(Signals(run_of(builder.build()))) is None

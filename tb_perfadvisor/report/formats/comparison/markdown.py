@@ -13,9 +13,11 @@ from tb_perfadvisor.report.formats.comparison.wording import (
     interval_text,
     memory_cells,
     operation_cells,
+    operation_tables,
     run_columns,
     signed,
     speed_up,
+    speed_up_of,
     steps_text,
 )
 from tb_perfadvisor.report.formats.markdown import escape, grid
@@ -77,9 +79,8 @@ def _target(target: model.ComparedTarget, base: model.ComparedRun) -> str:
             if finding.reason
         ]
         blocks += ["\n".join(reasons)] if reasons else []
-    for heading, changes in (("Kernel", target.kernels), ("Operator", target.operators)):
-        if changes is not None and changes.rows:
-            blocks.append(_operation_changes(heading, changes))
+    for heading, changes, meaning in operation_tables(target):
+        blocks += [_operation_changes(heading, changes), meaning]
     if target.memory is not None and target.memory.rows:
         held = [memory_cells(row) for row in target.memory.rows[:_MAX_OPERATIONS]]
         lines = [(escape(line), *sizes) for line, *sizes in held]
@@ -108,9 +109,11 @@ def _causes(target: model.ComparedTarget) -> str:
 
 def _operation_changes(heading: str, changes: model.OperationChanges) -> str:
     rows = []
+    has_speed_ups = any(change.speed_up for change in changes.rows)
     for change in changes.rows[:_MAX_OPERATIONS]:
         name, *times = operation_cells(change)
-        rows.append((escape(name), *times))
+        rows.append((escape(name), *times, *([speed_up_of(change)] if has_speed_ups else [])))
     more = len(changes.rows) - _MAX_OPERATIONS + changes.truncated
-    table = grid((heading, "Base", "Target", "Change"), rows)
+    headings = (heading, "Base", "Target", "Change", *(["Speed-up"] if has_speed_ups else []))
+    table = grid(headings, rows)
     return f"{table}\n\n… and {more} more" if more > 0 else table

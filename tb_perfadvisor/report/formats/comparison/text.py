@@ -22,10 +22,12 @@ from tb_perfadvisor.report.formats.comparison.wording import (
     interval_text,
     memory_cells,
     operation_cells,
+    operation_tables,
     run_columns,
     shortened,
     signed,
     speed_up,
+    speed_up_of,
     steps_text,
 )
 from tb_perfadvisor.report.formats.text import WIDTH, WrappedText
@@ -133,9 +135,9 @@ def _target(target: model.ComparedTarget, base: model.ComparedRun, width: int) -
         parts += [Text(), _causes(target, width)]
     if target.findings:
         parts += [Text(), _findings(target)]
-    for heading, changes in (("Kernel", target.kernels), (_operators(target), target.operators)):
-        if changes is not None and changes.rows:
-            parts += [Text(), _operation_changes(heading, changes, width)]
+    for heading, changes, meaning in operation_tables(target):
+        parts += [Text(), _operation_changes(heading, changes, width)]
+        parts += [WrappedText(meaning, style="dim")] if meaning else []
     if target.memory is not None and target.memory.rows:
         parts += [Text(), _memory(target.memory)]
     return Group(*parts)
@@ -148,12 +150,6 @@ def _memory(changes: model.MemoryChanges) -> Table:
         line, *sizes = memory_cells(row)
         table.add_row(WrappedText(plain(line)), *map(WrappedText, sizes))
     return table
-
-
-def _operators(target: model.ComparedTarget) -> str:
-    changes = target.operators
-    is_device_time = changes is not None and changes.is_device_time
-    return "Operator, device time" if is_device_time else "Operator, own host time"
 
 
 def _grid(*headings: str) -> Table:
@@ -232,15 +228,18 @@ def _findings(target: model.ComparedTarget) -> RenderableType:
 
 
 def _operation_changes(heading: str, changes: model.OperationChanges, width: int) -> RenderableType:
-    table = _grid(heading, "Base", "Target", "Change")
+    has_speed_ups = any(change.speed_up for change in changes.rows)
+    table = _grid(heading, "Base", "Target", "Change", *(["Speed-up"] if has_speed_ups else []))
+    room = width - _TIMES_WIDTH - (len("Speed-up") + _GAP) * has_speed_ups
     for change in changes.rows[:_MAX_OPERATIONS]:
         name, before, after, difference = operation_cells(change)
-        style = _LESS if change.change_ns < 0 else _MORE
+        style = "" if change.is_certain is False else _LESS if change.change_ns < 0 else _MORE
         table.add_row(
-            WrappedText(shortened(name, width - _TIMES_WIDTH)),
+            WrappedText(shortened(name, room)),
             WrappedText(before),
             WrappedText(after),
             WrappedText(difference, style=style),
+            *([WrappedText(speed_up_of(change))] if has_speed_ups else []),
         )
     below = []
     more = len(changes.rows) - _MAX_OPERATIONS + changes.truncated

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -21,6 +21,10 @@ SMALL_SHARE = 0.001
 """Share of the base's time. Causes that changed by less are shown as one."""
 
 ACHIEVED_MEANS = "Achieved: time that disappeared where the finding saw it, for any reason."
+MODULES_MEAN = (
+    "Own time: without the modules inside. What runs at the same time shares it, so the rows add "
+    "up to no more than the whole. * stands for the numbers of several modules."
+)
 VARIANTS_MEAN = "~ a different variant in the target: other sizes, dtypes or numbering"
 
 
@@ -127,6 +131,27 @@ def finding_cells(finding: model.FindingChange) -> tuple[str, str, str, str, str
         "unchanged": f"{left} left" if left else "unchanged",
     }[finding.status]
     return finding.rule_id, expected, span, achieved, state
+
+
+def operation_tables(
+    target: model.ComparedTarget,
+) -> Iterator[tuple[str, model.OperationChanges, str]]:
+    """Heading, rows and meaning of each table of modules, kernels and operators that has rows."""
+    tables = (
+        ("Module, own device time", "Module, own host time", target.modules, MODULES_MEAN),
+        ("Kernel", "Kernel", target.kernels, ""),
+        ("Operator, device time", "Operator, own host time", target.operators, ""),
+    )
+    for on_device, on_host, changes, meaning in tables:
+        if changes is not None and changes.rows:
+            yield on_device if changes.is_device_time else on_host, changes, meaning
+
+
+def speed_up_of(change: model.OperationChange) -> str:
+    """The base's time divided by the target's, with `≈` if the change is not clear."""
+    if change.speed_up is None:
+        return UNKNOWN
+    return f"{'' if change.is_certain else '≈ '}{change.speed_up:.2f}×"
 
 
 def operation_cells(change: model.OperationChange) -> tuple[str, str, str, str]:
