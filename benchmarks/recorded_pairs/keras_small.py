@@ -36,8 +36,7 @@ class _Clock(keras.callbacks.Callback):  # type: ignore[misc]
         if self._directory is None:
             return
         if batch == self.first:
-            options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
-            tf.profiler.experimental.start(str(self._directory), options)
+            tf.profiler.experimental.start(str(self._directory))
             self._is_recording = True
         if self._is_recording:
             self._trace = tf.profiler.experimental.Trace("Profiled batch", step_num=batch)

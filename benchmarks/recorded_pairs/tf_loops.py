@@ -187,8 +187,7 @@ def record(name: str, role: Role, directory: Path) -> int:
 
 
 def _profile(between: Callable[[], None], step: Callable[[], None], directory: Path) -> int:
-    options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
-    with tf.profiler.experimental.Profile(str(directory), options):
+    with tf.profiler.experimental.Profile(str(directory)):
         start_ns = time.perf_counter_ns()
         for number in range(_SKIPPED_STEPS, _SKIPPED_STEPS + _PROFILED_STEPS):
             between()

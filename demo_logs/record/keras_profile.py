@@ -38,9 +38,7 @@ class StepProfiler(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Starts the profiler before the first step to profile, and a trace event each step."""
         if batch == FIRST_PROFILED_STEP:
-            # Python's call stack would fill the file with frames and paths.
-            options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
-            tf.profiler.experimental.start(self._directory, options)
+            tf.profiler.experimental.start(self._directory)
         if FIRST_PROFILED_STEP <= batch < FIRST_PROFILED_STEP + PROFILED_STEPS:
             self._trace = tf.profiler.experimental.Trace("Profiled batch", step_num=batch)
             self._trace.__enter__()

@@ -21,8 +21,7 @@ class Slow(keras.callbacks.Callback):
 class Profile(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         if batch == 4:
-            options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
-            tf.profiler.experimental.start(sys.argv[1], options=options)
+            tf.profiler.experimental.start(sys.argv[1])
     def on_epoch_end(self, epoch, logs=None):
         tf.profiler.experimental.stop()
 
