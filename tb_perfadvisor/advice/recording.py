@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from tb_perfadvisor.advice.remedy import Remedy
-from tb_perfadvisor.signals.recording.hint import Hint
 from tb_perfadvisor.signals.recording.hints import STACKS
 from tb_perfadvisor.signals.recording.profiled_steps import SKIP_WARM_UP
+from tb_perfadvisor.signals.workload.fit import Hint
 
 
 def _remedies(change: str, before: str, hints: tuple[Hint, ...]) -> tuple[Remedy, ...]:

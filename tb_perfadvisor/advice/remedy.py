@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.signals.workload.workload import Fit
+from tb_perfadvisor.signals.workload.fit import Fit
 
 Value = str | int | float | bool
 

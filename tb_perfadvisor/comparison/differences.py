@@ -397,20 +397,14 @@ def module_changes(
     kinds: dict[_Path, list[_Path]] = defaultdict(list)
     for path in dict.fromkeys(chain(*sides)):
         kinds[tuple(_NUMBER.sub("*", name) for name in path)].append(path)
-    common = (
-        all(any(path in side for path in paths) for side in sides)
-        for kind, paths in kinds.items()
-        if kind
-    )
-    if not any(common):
-        return None
     changes = [
         _module_change(kind, paths, sides, periods)
         for kind, members in kinds.items()
         for paths in _apart(members, sides)
     ]
+    is_common = any(change.base_count and change.target_count for change in changes)
     found = _largest(changes, base_ns, is_device_time=before.is_device_time)
-    return found if any(row.name != _OUTSIDE for row in found.rows) else None
+    return found if is_common and any(row.name != _OUTSIDE for row in found.rows) else None
 
 
 def _apart(paths: list[_Path], sides: Sequence[_Times]) -> list[list[_Path]]:

@@ -34,7 +34,8 @@ from tb_perfadvisor.signals import (
 from tb_perfadvisor.signals.host.idle import happening_once
 from tb_perfadvisor.signals.ranks.rank_summary import collectives_kept, summarize
 from tb_perfadvisor.signals.recording.start_up import is_start_up
-from tb_perfadvisor.signals.workload.workload import fitting, workload
+from tb_perfadvisor.signals.workload.fit import fitting
+from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace import Run, Trace
 from tb_perfadvisor.trace.rank_summary import RankSummary
 from tb_perfadvisor.whatif import most_saved_ns

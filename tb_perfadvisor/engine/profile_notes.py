@@ -18,7 +18,6 @@ from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.signals.core.steps.windows import Side
 from tb_perfadvisor.signals.recording.compile_log import compile_log, is_only_log
-from tb_perfadvisor.signals.recording.hint import Hint, first_fitting
 from tb_perfadvisor.signals.recording.hints import (
     MEMORY,
     OF_TENSORFLOW,
@@ -26,6 +25,7 @@ from tb_perfadvisor.signals.recording.hints import (
     STACKS,
     hint_for,
 )
+from tb_perfadvisor.signals.workload.fit import Hint, first_fitting
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import EventKind, Source, Trace
 from tb_perfadvisor.units import format_duration

@@ -23,8 +23,8 @@ from tb_perfadvisor.signals.recording.completeness import (
     knows_device_time,
     not_recorded_share,
 )
-from tb_perfadvisor.signals.recording.hint import first_fitting
 from tb_perfadvisor.signals.recording.hints import LOST_WORK
+from tb_perfadvisor.signals.workload.fit import first_fitting
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace.intervals import intersect, total_ns
 from tb_perfadvisor.units import format_duration, format_share

@@ -10,7 +10,8 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.precision.matrix_products import Fp8Opportunity
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.workload.workload import Fact, Part, Workload, fitting
+from tb_perfadvisor.signals.workload.fit import fitting
+from tb_perfadvisor.signals.workload.workload import Fact, Part, Workload
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of, us
 from tb_perfadvisor.testing.symbols import Symbol, kernel, operator
 from tb_perfadvisor.trace import KernelFamily, Precision, Trace

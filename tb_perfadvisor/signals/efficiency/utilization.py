@@ -26,7 +26,6 @@ from tb_perfadvisor.signals.efficiency.product_flop import (
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.useful_share import useful_share
 from tb_perfadvisor.signals.recording.completeness import knows_device_time, not_recorded_share
-from tb_perfadvisor.signals.recording.hint import first_fitting
 from tb_perfadvisor.signals.recording.hints import OUTSIDE_GRAPHS, hint_for
 from tb_perfadvisor.signals.recording.needs import Need
 from tb_perfadvisor.signals.serving.server_steps import server_steps
@@ -35,6 +34,7 @@ from tb_perfadvisor.signals.steps.step_variation import micro_batches
 from tb_perfadvisor.signals.work.hlo_work import batch_size
 from tb_perfadvisor.signals.work.operator_inputs import parse_inputs
 from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS
+from tb_perfadvisor.signals.workload.fit import first_fitting
 from tb_perfadvisor.signals.workload.workload import SERVERS, UNKNOWN, Part, workload
 from tb_perfadvisor.trace import EventKind, TrackKind
 from tb_perfadvisor.trace.event_names import named

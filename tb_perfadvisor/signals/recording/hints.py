@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from tb_perfadvisor.machine.facts import Line, Lines
-from tb_perfadvisor.signals.recording.hint import Hint, first_fitting, hint, pytorch_hint
 from tb_perfadvisor.signals.recording.needs import Need
 from tb_perfadvisor.signals.recording.profiled_steps import MARK_STEPS, MORE_STEPS
+from tb_perfadvisor.signals.workload.fit import Hint, first_fitting, hint, pytorch_hint
 from tb_perfadvisor.signals.workload.workload import Part, Workload
 
 

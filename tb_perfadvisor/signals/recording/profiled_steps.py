@@ -8,7 +8,7 @@ megatron/training/arguments.py; torchtitan/tools/profiler.py; accelerate/utils/d
 
 from __future__ import annotations
 
-from tb_perfadvisor.signals.recording.hint import Hint, hint, pytorch_hint
+from tb_perfadvisor.signals.workload.fit import Hint, hint, pytorch_hint
 from tb_perfadvisor.signals.workload.workload import Part
 
 _MORE_OF_VLLM = pytorch_hint(

@@ -30,7 +30,6 @@ from msgspec import Struct
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.launch.device_graphs import in_graphs
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.recording.hint import first_fitting
 from tb_perfadvisor.signals.recording.hints import CONTEXT_LENGTHS, OUTSIDE_GRAPHS, hint_for
 from tb_perfadvisor.signals.recording.needs import Need
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
@@ -40,6 +39,7 @@ from tb_perfadvisor.signals.work.operator_inputs import Inputs, parse_inputs
 from tb_perfadvisor.signals.work.products import outermost_products, replayed_products
 from tb_perfadvisor.signals.work.required_work import Work
 from tb_perfadvisor.signals.work.roofline import roofline
+from tb_perfadvisor.signals.workload.fit import first_fitting
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
 from tb_perfadvisor.trace.intervals import last_before

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from tb_perfadvisor.signals import Need
-from tb_perfadvisor.signals.recording.hint import first_fitting
 from tb_perfadvisor.signals.recording.hints import DEVICE_EVENTS, HINTS, MEMORY, STACKS, hint_for
 from tb_perfadvisor.signals.recording.profiled_steps import MARK_STEPS, MORE_STEPS, SKIP_WARM_UP
+from tb_perfadvisor.signals.workload.fit import first_fitting
 from tb_perfadvisor.signals.workload.workload import SERVERS, Fact, Part, Workload
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tb_perfadvisor.advice import Remedy, advise
-from tb_perfadvisor.signals.workload.workload import Fact, Part, Workload, fitting
+from tb_perfadvisor.signals.workload.fit import fitting
+from tb_perfadvisor.signals.workload.workload import Fact, Part, Workload
 
 PLAIN = Remedy(text="Start workers.", framework="pytorch", change="workers", needs=(Part.LOADER,))
 TRAINER = Remedy(
