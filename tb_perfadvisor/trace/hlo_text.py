@@ -161,7 +161,7 @@ def _shape(dtype: str, dims_text: str, layout: str, order_text: str, rest: str) 
         tiles=_tiles(tiles[1]) if tiles else (),
         memory_space=int(space[1]) if space else 0,
         stored_bits=int(bits[1]) if bits else 0,
-        layout=re.sub(_SPACE, "", layout),
+        layout=re.sub(_SPACE, "", layout).replace(":}", "}"),
     )
 
 

@@ -134,10 +134,10 @@ def _side(memory: str) -> str:
 
 
 def _whole(text: str | None) -> int:
-    """A number; -1 if missing, -2 (impossible) if damaged."""
+    """A number; -1 if missing; if damaged, one that is impossible, and makes sums impossible."""
     if text is None:
         return -1
-    return int(text) if text.isdecimal() and len(text) < 20 else -2
+    return int(text) if text.isdecimal() and len(text) < 20 else -(10**21)
 
 
 def _product(text: str | None) -> int:
