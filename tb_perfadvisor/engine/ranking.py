@@ -13,8 +13,8 @@ saves. If most of the time that it claims is not the other one's, it stands for 
 A finding whose advice costs accuracy or information does not lead while one whose advice does not
 would save half as much.
 
-A finding that is expected to save nothing, alone or after the findings above it, is not shown. One
-without an estimate is.
+A finding that is expected to save nothing, neither alone nor after the findings above it, is not
+shown. One without an estimate is.
 
 Severity follows from the saved share of the step. It is one degree lower, once, if the low end is
 less than a quarter of what is expected, or if the steps vary so much that the saving minus its
