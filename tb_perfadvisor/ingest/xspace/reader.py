@@ -198,7 +198,7 @@ class _Reader:
         for plane in self._planes(lambda name: name in self._places):
             self._inspect_lines(plane)
             place = self._places[plane.name]
-            device = describe_device(plane, place, limits.get(place.index))
+            device = describe_device(plane, place, limits.get(place.index) or None)
             if device is not None:
                 devices.setdefault(place.index, device)
             is_gpu, is_tpu = place.type == "GPU", place.type == "TPU"
