@@ -456,8 +456,10 @@ def expected_shift(
     if not launched:
         return 0
     least = max(at - runs[number][0] for number, at in launched.items())
-    if completed:
-        most = min(at - runs[number][1] for number, at in completed.items())
+    # Only runs whose launch was recorded have a number to find their end by.
+    known = [number for number in completed if number in launched]
+    if known:
+        most = min(completed[number] - runs[number][1] for number in known)
     else:
         most = before_waits(launched, runs, returns)
     if least > 0:
