@@ -150,7 +150,7 @@ WORK: list[tuple[str, EventKind, CopyDirection]] = [
     ("MemcpyH2D", EventKind.COPY, CopyDirection.HOST_TO_DEVICE),
     ("MemcpyD2H", EventKind.COPY, CopyDirection.DEVICE_TO_HOST),
     ("Memset", EventKind.MEMSET, CopyDirection.UNKNOWN),
-    ("other", EventKind.KERNEL, CopyDirection.UNKNOWN),
+    ("volta_sgemm_64x64_nn", EventKind.KERNEL, CopyDirection.UNKNOWN),
 ]
 CALLS = [("cuMemcpyHtoDAsync", CopyDirection.HOST_TO_DEVICE), ("cuLaunchKernel", None)]
 LINES = [

@@ -238,20 +238,21 @@ def test_cores_of_a_pod(random: Random) -> None:
 @examples(40)
 @given(randoms)
 def test_memory_and_categories(random: Random) -> None:
-    allocators = {
+    allocators: dict[str, dict[str, Any]] = {
         name: {
             "profileSummary": {
-                "peakStats": {"peakBytesInUse": random.choice(("0", 10, "20", 30))},
-                "memoryCapacity": random.choice((0, 5, 20, "100")),
+                "peakStats": {"peakBytesInUse": random.choice(("0", 10, "20", 30, "1e19"))},
+                "memoryCapacity": random.choice((0, 5, "20", "100")),
             }
         }
         for name in ("GPU_0_bfc", "GPU_1_bfc", "gpu_host_bfc", "mklcpu")
         if random.random() < 0.7
     }
+    read = {"0": 0, 10: 10, "20": 20, 30: 30, "1e19": 0, 0: 0, 5: 5, "100": 100}  # 2^62 is 4.6e18
     peaks = [
-        (int(summary["peakStats"]["peakBytesInUse"]), int(summary["memoryCapacity"]))  # type: ignore[call-overload, index]
-        for name, each in allocators.items()
-        for summary in each.values()
+        (read[each["peakStats"]["peakBytesInUse"]], read[each["memoryCapacity"]])
+        for name, allocator in allocators.items()
+        for each in allocator.values()
         if name.startswith("GPU")
     ]
     document = {"memoryProfilePerAllocator": allocators}

@@ -32,6 +32,10 @@ def random_trace(
     """Three host threads and, on devices, three streams with gaps; most work has a launch."""
     builder = TraceBuilder(framework)
     launches: list[tuple[int, str]] = []
+    if random.random() < 0.3:  # the first event is an operator that launches work
+        builder.operator("aten::add", 0, 2 * CELL_NS, launches=False, dtypes=["c10::Half"])
+        builder.launch(CELL_NS, 2 * CELL_NS, key="first")
+        launches.append((1, "first"))
     for thread in ("main", "other", "pool"):
         for number in range(random.randint(0, 9)):
             begin = random.randrange(CELLS)
