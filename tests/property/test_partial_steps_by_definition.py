@@ -9,6 +9,7 @@ from statistics import median
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tb_perfadvisor.signals.core.device import device_timeline
 from tb_perfadvisor.signals.core.steps.marker_rows import Markers
@@ -256,3 +257,21 @@ def test_kinds_of_steps(random: Random) -> None:
         kinds, period, names = is_longer, regular(is_longer), ("shorter", "longer")
     assert (found.names, found.period) == (names, period)
     assert found.of_marker.tolist() == list(map(int, kinds))
+
+
+@examples(30)
+@given(randoms)
+def test_a_single_step_without_work_is_none(random: Random) -> None:
+    markers = markers_of([5])
+    begin = random.choice((60, 99, 100, 150, 199, 200, 230))
+    end = begin + random.choice((1, 40))
+    markers = replace(markers, start_ns=markers.start_ns + 100, end_ns=markers.end_ns + 100)
+    kind = random.choice((EventKind.OPERATOR, EventKind.LAUNCH, EventKind.PYTHON))
+    builder = TraceBuilder().annotation("first", 0, 1)
+    trace = builder.host(kind, "work", begin, end).build()
+    found = whole_steps(
+        trace, device_timeline(trace), markers, windows_of(markers, [0]), np.array([0]), 0
+    )  # fmt: skip
+    has_work = kind != EventKind.PYTHON and end > 100 and begin < 200
+    assert len(found) == int(has_work)
+    assert [step.number for step in found.excluded] == ([77] if has_work else [77, 5])
