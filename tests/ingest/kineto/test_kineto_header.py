@@ -35,17 +35,6 @@ def test_devices_in_files_of_the_first_versions() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("header", "warp", "vendor"),
-    [({}, 32, "nvidia"), ({}, 64, "amd"), ({"hip_runtime_version": 70051831}, 32, "amd")],
-)
-def test_vendor_and_compute_capability(header: dict[str, int], warp: int, vendor: str) -> None:
-    # ROCm leaves the name blank where a file of the driver is missing.
-    listed = {"id": 0, "name": "", "computeMajor": 9, "computeMinor": 4, "warpSize": warp}
-    (device,) = read(to_bytes([event("a", 1, 1)], deviceProperties=[listed], **header)).devices
-    assert (device.vendor, device.compute_capability) == (vendor, "9.4")
-
-
 def test_multiprocessors_follow_from_the_warps_of_each() -> None:
     # As in the first versions, which describe no devices (kineto-old): one block of 64 threads on
     # 80 multiprocessors is 2 warps / 80 = 0.025 of a warp each, and 98 blocks of 256 are 9.8.
@@ -79,14 +68,6 @@ def test_unknown_devices_are_listed() -> None:
 def test_rank_from_the_file_name(name: str, rank: int | None) -> None:
     trace = read(to_bytes([event("a", 1, 1)]), path=f"some/{name}")
     assert trace.source.rank == rank
-
-
-def test_recorder_options_are_true_false_or_unknown() -> None:
-    old = read(to_bytes([event("a", 1, 1)])).source
-    assert (old.has_shapes, old.has_stacks, old.has_memory) == (None, None, None)
-    # Files with a trace id contain only the options that are on.
-    new = read(to_bytes([event("a", 1, 1)], trace_id="6A31", with_stack=1)).source
-    assert (new.has_shapes, new.has_stacks, new.has_memory) == (False, True, False)
 
 
 def test_versions_and_marks_of_the_source() -> None:
