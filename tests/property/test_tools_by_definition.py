@@ -130,7 +130,10 @@ def test_messages(random: Random) -> None:
     cores, hosts = random.choice((0, 1, 8, 65_536, 65_537)), random.choice((1, 2))
     device = random.choice(("", "TPU v5e"))
     page = tool_results.overview(pipeline, percent=percent, device=device, cores=cores, hosts=hosts)
+    # OverviewPage: 8 diagnostics, of these 2 warnings and 3 errors, which come first.
+    page += tool_results.message((8, tool_results.message((2, "w"), (3, "e"), (2, "v"))))
     whole_page = read_proto("overview_page", page, where="f")
+    assert whole_page.messages == ("e", "w", "v")
     for found in (alone, whole_page):
         assert steps_of(found) == expected
         assert found.stated_mean_ms == (mean or None)
