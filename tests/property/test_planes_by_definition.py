@@ -309,3 +309,60 @@ def test_the_numbers_of_steps(random: Random) -> None:
     trace = drawing.read()
     rows = trace.rows(EventKind.DEVICE_STEP)
     assert trace.events.step[rows].tolist() == expected
+
+
+COUNTS: list[tuple[Any, int]] = [
+    (0, 0), (1, 1), (8, 8), (2**31 - 1, 2**31 - 1), (2**31, -1), (-1, -1)
+]  # fmt: skip
+BYTES_PER_MB = 10**6
+
+
+@examples(40)
+@given(randoms)
+def test_iterators_of_a_pipeline(random: Random) -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    thread = drawing.line(host, "tf_data_private")
+    # Only tf.data states which iterator another one belongs to.
+    drawing.event(host, thread, "Iterator::Root", 0, 1, id=3, parent_id=1)
+    expected: list[tuple[Any, ...]] = [(3, 1, -1, "", *[-1] * 8)]
+    for number in range(random.randint(1, 4)):
+        counts = {
+            stat: drawn(random, COUNTS, -1)
+            for stat in (
+                "parallelism", "batch_size", "buffer_limit", "buffer_size", "buffered_elements",
+                "buffered_bytes_MB", "cpu_budget", "threadpool_size", "ram_budget_megabytes",
+            )
+        }  # fmt: skip
+        id_text, id_ = drawn(random, [(5, 5), (2**40, 2**40)], 0)
+        parent_text, parent = drawn(random, [(7, 7)], 0)
+        auto_text, auto = drawn(random, [("true", 1), ("false", 0), ("x", -1)], -1)
+        shapes_text, shapes = drawn(random, [("[[2]]", "[[2]]")], "")
+        stats = present(
+            id=id_text, parent_id=parent_text, autotune=auto_text, shapes=shapes_text,
+            **{stat: text for stat, (text, _) in counts.items()},
+        )  # fmt: skip
+        drawing.event(host, thread, "Iterator::Root::Map", 10 * number + 10, 5, **stats)
+        read = {stat: value for stat, (_, value) in counts.items()}
+        sizes = {
+            stat: read[stat] * BYTES_PER_MB if read[stat] >= 0 else -1
+            for stat in ("buffered_bytes_MB", "ram_budget_megabytes")
+        }
+        expected.append(
+            (
+                id_, parent, auto, shapes, read["parallelism"], read["batch_size"],
+                max(read["buffer_limit"], read["buffer_size"]), read["buffered_elements"],
+                sizes["buffered_bytes_MB"], read["cpu_budget"] if read["cpu_budget"] else -1,
+                read["threadpool_size"], sizes["ram_budget_megabytes"],
+            )
+        )  # fmt: skip
+    trace = drawing.read()
+    table = trace.iterators
+    columns = (
+        table.iterator, table.parent, table.is_autotuned, None, table.parallelism,
+        table.batch_size, table.buffer_size, table.buffered, table.buffered_bytes, table.cores,
+        table.threads, table.memory_bytes,
+    )  # fmt: skip
+    texts = trace.texts(table.shapes)
+    found = zip(*(texts if each is None else each.tolist() for each in columns), strict=True)
+    assert list(found) == expected
