@@ -8,8 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.ingest.tf_tools.contents import Contents, StepPart
+from tb_perfadvisor.ingest.tf_tools import ToolFile
+from tb_perfadvisor.ingest.tf_tools.contents import Contents, Figure, StepPart, StepSums
 from tb_perfadvisor.ingest.tf_tools.documents import read_document
+from tb_perfadvisor.ingest.tf_tools.merge import Result, merge
 from tb_perfadvisor.ingest.tf_tools.protos import read_proto
 from tb_perfadvisor.trace import Aspect, OperatorTotal, Precision
 from tests.support import tool_results
@@ -321,3 +323,109 @@ def test_operators_and_kernels(random: Random) -> None:
     assert kernels == sorted(
         ((name, *sums) for name, sums in by_name.items()), key=lambda kernel: -kernel[2]
     )
+
+
+TOOLS = ("overview_page", "pod_viewer", "input_pipeline", "kernel_stats", "memory_profile")
+
+
+def drawn_result(random: Random, tool: str) -> Result:
+    """A file with some steps, and with some of what files can say."""
+    steps = []
+    if tool in TOOLS[:3]:
+        for number in range(random.choice((0, 2, 2))):
+            # A hundredth more or less is rounding; more is another recording.
+            length = random.choice((100.0, 100.0, 100.5, 101.0, 101.1, 150.0))
+            parts = {StepPart.COMPUTE: random.choice((5.0, 90.0))}
+            if tool == "pod_viewer":
+                parts |= {StepPart.COLLECTIVES: 10.0, StepPart.WAITING: 5.0}
+            steps.append(StepSums(random.choice((number, number, 9)), length, parts))
+    aspects = [aspect for aspect in (Aspect.INPUT, Aspect.HOST) if random.random() < 0.5]
+    if tool == "pod_viewer":
+        aspects = [Aspect.INPUT, Aspect.COMMUNICATION]
+    contents = Contents(
+        steps=tuple(steps),
+        shows=frozenset(aspects),
+        device_type=random.choice(("", f"type of {tool}")),
+        device_count=random.choice((None, len(tool))),
+        peak_allocated_bytes=random.choice((None, 7 * len(tool))),
+        messages=random.choice(((), ("a",), ("b", "a"))),
+        figures=(Figure(random.choice("xy"), len(tool) / 100),),
+        stated_mean_ms=random.choice((None, 100.0, 101.0, 102.1)),
+    )
+    form: Any = random.choice(("pb", "json"))
+    return Result(f"run/h.{tool}.{form}", ToolFile("h", tool, form), contents)
+
+
+def is_near(left: float, right: float) -> bool:
+    return abs(left - right) <= 0.01 * max(left, right)
+
+
+@examples(80)
+@given(randoms)
+def test_files_of_one_host(random: Random) -> None:
+    results = [drawn_result(random, tool) for tool in TOOLS if random.random() < 0.7]
+    random.shuffle(results)
+    with_steps = [result for result in results if result.contents.steps]
+    if not with_steps:
+        return
+
+    def order(result: Result) -> tuple[bool, bool, bool]:
+        tool = result.file.tool
+        return tool == "pod_viewer", result.file.form != "pb", tool != "input_pipeline"
+
+    chosen = min(with_steps, key=order)
+
+    def mean(result: Result) -> float:
+        lengths = [step.duration_ms for step in result.contents.steps]
+        return sum(lengths) / len(lengths)
+
+    excluded = [
+        result
+        for result in sorted(with_steps, key=order)
+        if result is not chosen and not is_near(mean(result), mean(chosen))
+    ]
+    agreeing = sorted(
+        (result for result in results if result not in excluded),
+        key=lambda result: TOOLS.index(result.file.tool),
+    )
+    shows = {
+        aspect
+        for result in agreeing
+        if result.file.tool != "pod_viewer" or result is chosen
+        for aspect in result.contents.shows
+    }
+    steps = [(step.number, dict(step.parts_ms)) for step in chosen.contents.steps]
+    pods = [result for result in agreeing if result.file.tool == "pod_viewer"]
+    if pods and chosen not in pods:
+        split = []
+        for step in chosen.contents.steps:
+            same = [other for other in pods[0].contents.steps if other.number == step.number]
+            # Fifteen milliseconds of compute were communication.
+            if same and is_near(step.duration_ms, same[0].duration_ms):
+                compute = step.parts_ms[StepPart.COMPUTE] - 15.0
+                parts = {StepPart.COMPUTE: compute, StepPart.COLLECTIVES: 10.0}
+                parts |= {StepPart.WAITING: 5.0, StepPart.BETWEEN_CORES: 0.0}
+                split += [(step.number, parts)] if compute >= 0 else []
+        if len(split) == len(steps):
+            steps = split
+            shows.add(Aspect.COMMUNICATION)
+    found = merge(results, where="run")
+    assert [(step.number, dict(step.parts_ms)) for step in found.contents.steps] == steps
+    assert (found.path, set(found.contents.shows)) == (chosen.path, shows)
+    for field in ("device_type", "device_count", "peak_allocated_bytes"):
+        stated = [getattr(result.contents, field) for result in agreeing]
+        first = next((value for value in stated if value), None)
+        assert getattr(found.contents, field) == (first or ("" if field == "device_type" else None))
+    messages = [text for result in agreeing for text in result.contents.messages]
+    assert list(found.contents.messages) == sorted(set(messages), key=messages.index)
+    figures = [figure for result in agreeing for figure in result.contents.figures]
+    labels = [figure.label for figure in figures]
+    assert list(found.contents.figures) == [
+        figures[labels.index(label)] for label in sorted(set(labels), key=labels.index)
+    ]
+    stated = chosen.contents.stated_mean_ms
+    problems = bool(excluded) + (stated is not None and not is_near(stated, mean(chosen)))
+    problems += any(
+        sum(step.parts_ms.values()) > 1.01 * step.duration_ms for step in chosen.contents.steps
+    )
+    assert [note.id for note in found.notes] == ["results-disagree"] * problems
