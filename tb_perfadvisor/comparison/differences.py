@@ -389,10 +389,10 @@ def module_changes(
         return None
     sides = [
         {
-            row.path: np.array(row.step_ns if periods else [sum(row.step_ns)], dtype=np.int64)
+            row.path: np.array(row.step_ns[:steps] if periods else [sum(row.step_ns)], np.int64)
             for row in side.rows
         }
-        for side in (before, after)
+        for side, steps in ((before, base.steps), (after, target.steps))
     ]
     kinds: dict[_Path, list[_Path]] = defaultdict(list)
     for path in dict.fromkeys(chain(*sides)):

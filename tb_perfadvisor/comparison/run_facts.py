@@ -202,13 +202,6 @@ def of_first_steps(facts: RunFacts, count: int) -> RunFacts:
         cause_step_ns={cause: times[:count] for cause, times in facts.cause_step_ns.items()},
         causes=causes,
         window_ns=sum(causes.values()),
-        modules=facts.modules
-        and ModuleTimes(
-            is_device_time=facts.modules.is_device_time,
-            rows=[
-                ModuleTime(path=row.path, step_ns=row.step_ns[:count]) for row in facts.modules.rows
-            ],
-        ),
     )
 
 

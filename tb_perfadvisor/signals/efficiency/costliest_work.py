@@ -181,18 +181,20 @@ class ModuleTimes(Struct, frozen=True):
 @memoized
 def module_times(signals: Signals) -> ModuleTimes | None:
     """The time of each module in the used steps; None if no module or named range is known."""
-    attribution, steps = signals.attribution, signals.steps
+    attribution, steps, events = signals.attribution, signals.steps, signals.trace.events
     if signals.trace.totals is not None:
         return None
     work, paths = _work(signals), Paths()
     modules = [module_paths(signals, rows, paths) for rows, _, _ in work]
     step_ns = np.zeros((len(paths.parent) + 1, steps.count))
     for (rows, own_ns, causes), module in zip(work, modules, strict=True):
-        step = steps.owner[rows]
-        is_owned = step >= 0
+        # By time, as the causes: the device may run what an earlier step launched.
+        middle_ns = np.maximum(events.start_ns[rows], attribution.window_start_ns) // 2
+        middle_ns += np.minimum(events.end_ns[rows], attribution.window_end_ns) // 2
+        step = np.maximum(np.searchsorted(steps.start_ns, middle_ns, side="right") - 1, 0)
         spent = np.zeros_like(step_ns)
         # Place -1 is the last one: work outside of modules.
-        np.add.at(spent, (module[is_owned], step[is_owned]), own_ns[is_owned])
+        np.add.at(spent, (module, step), own_ns)
         shared_ns = sum(
             attribution.step_total_ns[cause] if len(steps) else attribution.total_ns(cause)
             for cause in causes

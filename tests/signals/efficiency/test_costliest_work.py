@@ -177,3 +177,19 @@ def test_scopes_of_xla_are_modules() -> None:
 def test_without_any_module_there_are_no_times() -> None:
     builder = TraceBuilder().step(0, 0, ms(10)).kernel("gemm", 0, ms(6))
     assert module_times(Signals(run_of(builder.build()))) is None
+
+
+def test_modules_have_the_time_of_the_step_in_which_they_run() -> None:
+    """The device lags by a step: what it runs at first was launched before the recording."""
+    builder = TraceBuilder()
+    for step in range(4):
+        at = ms(10 * step)
+        builder.step(step, at, at + ms(10))
+        builder.annotation("nn.Module: Net_0", at, at + ms(2))
+        builder.launch(at + ms(1), at + ms(1.5), key=f"{step}")
+        earlier = f"{step - 1}" if step else None
+        builder.kernel("gemm", at + ms(2), at + ms(8), launched_by=earlier)
+    builder.kernel("gemm", ms(42), ms(48), launched_by="3")
+    found = times(builder)
+    # Each step runs 6 ms, whoever launched it.
+    assert sum(map(sum, found.values())) == len(found["Net_0"]) * ms(6)
