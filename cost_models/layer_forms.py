@@ -5,14 +5,15 @@
 It prints a line for each layer and size: its forward and backward pass in 32 bits, in bfloat16, and
 the ratio of both. Products run under autocast; other layers get the type that products give them.
 The constants of `signals/work/layer_forms.py` follow from it. It runs for two minutes with each
-number of threads that is given; keep the machine idle meanwhile.
+number of threads that is given; with more than one, keep the machine idle meanwhile. With
+`ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16` in the environment, a machine with AMX does without it.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,18 +39,31 @@ _RECURRENT = ((100, 28, 28, 128), (64, 28, 28, 64), (20, 30, 128, 1024), (32, 50
 _IMAGES = ((100, 16, 28, 28), (32, 64, 28, 28), (16, 64, 112, 112))
 
 
-def _pass_ms(layer: Callable[..., Any], inputs: torch.Tensor, *, is_narrow: bool) -> float:
-    """The median time of a forward and backward pass."""
-    times: list[float] = []
-    end = time.perf_counter() + _SECONDS
-    while time.perf_counter() < end or len(times) < 6:
-        start = time.perf_counter()
+def _pass_ms(passes: Sequence[Callable[[], Any]]) -> list[float]:
+    """The median processor time of some forward and backward passes, run in turns.
+
+    A busy machine slows all of them down alike.
+    """
+    times: list[list[float]] = [[] for _ in passes]
+    end = time.perf_counter() + len(passes) * _SECONDS
+    while time.perf_counter() < end or len(times[0]) < 6:
+        for of_pass, run in zip(times, passes, strict=True):
+            start = time.process_time()
+            run()
+            of_pass.append(time.process_time() - start)
+    return [float(np.median(of_pass[2:])) * 1e3 for of_pass in times]
+
+
+def _under_autocast(
+    layer: Callable[..., Any], inputs: torch.Tensor, *, is_narrow: bool
+) -> Callable[[], None]:
+    def run() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=is_narrow):
             result = layer(inputs)
         result = result[0] if isinstance(result, tuple) else result
         result.float().sum().backward()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times[2:])) * 1e3
+
+    return run
 
 
 def _other_layers() -> Iterator[tuple[str, torch.nn.Module, torch.Tensor]]:
@@ -93,17 +107,18 @@ def main() -> None:
         print(f"PyTorch {torch.__version__}, {threads} threads, {machine.processor}")
         print(" ".join(machine.instruction_sets or ()))
         for name, layer, inputs, flop in _cases():
-            wide_ms = _pass_ms(layer, inputs, is_narrow=False)
-            narrow_ms = _pass_ms(layer, inputs, is_narrow=True)
+            wide_ms, narrow_ms = _pass_ms(
+                [_under_autocast(layer, inputs, is_narrow=narrow) for narrow in (False, True)]
+            )
             rates = f"{flop / wide_ms / 1e6:.1f} and {flop / narrow_ms / 1e6:.1f} GFLOP/s"
             print(
                 f"{name}: {wide_ms:.3f} ms, {narrow_ms:.3f} ms, {narrow_ms / wide_ms:.2f}, {rates}",
                 flush=True,
             )
         for name, module, images in _other_layers():
-            wide_ms, narrow_ms = (
-                _pass_ms(module, images.to(kind).requires_grad_(), is_narrow=False)
-                for kind in (torch.float32, torch.bfloat16)
+            kinds = [images.to(kind).requires_grad_() for kind in (torch.float32, torch.bfloat16)]
+            wide_ms, narrow_ms = _pass_ms(
+                [_under_autocast(module, each, is_narrow=False) for each in kinds]
             )
             print(
                 f"{name}: {wide_ms:.3f} ms, {narrow_ms:.3f} ms, {narrow_ms / wide_ms:.2f}",

@@ -29,12 +29,14 @@ def format_duration(duration_ns: float | None) -> str:
 
 
 def format_duration_range(low_ns: float, high_ns: float) -> str:
-    """Format a range of durations: `10.0–30.0 ms`, `950 µs–1.20 ms`, `0–3.00 ms`."""
+    """Format a range of durations: `10.0–30.0 ms`, `950 µs–1.20 ms`, `-2.00 to 3.00 ms`."""
     low, high = format_duration(low_ns) if low_ns else "0", format_duration(high_ns)
     if low == high:
         return high
     value, _, unit = low.rpartition(" ")
-    return f"{value}–{high}" if value and unit == high.rpartition(" ")[2] else f"{low}–{high}"
+    joint = "–" if low_ns >= 0 else " to "
+    shared = value and unit == high.rpartition(" ")[2]
+    return f"{value}{joint}{high}" if shared else f"{low}{joint}{high}"
 
 
 def format_elapsed(elapsed_ns: float) -> str:

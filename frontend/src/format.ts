@@ -126,6 +126,7 @@ export function formatDurationRange(lowNs: number, highNs: number): string {
   if (low === high) return high;
   const [lowUnit, highUnit] = [low, high].map((text) => text.slice(text.indexOf(" ")));
   if (lowNs === 0) return `0–${high}`;
+  if (lowNs < 0) return `${low.replace("-", "−").replace(lowUnit === highUnit ? (lowUnit ?? "") : "", "")} to ${high}`;
   return lowUnit === highUnit ? `${low.slice(0, -(lowUnit?.length ?? 0))}–${high}` : `${low} – ${high}`;
 }
 

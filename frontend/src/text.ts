@@ -33,7 +33,7 @@ export function describeSaving(saving: SavingInfo): { expected: string; range: s
   }
   const expected = `${formatDuration(saving.expected_ns)} (${formatShare(saving.share_expected)})`;
   // A range whose ends agree in the two digits shown adds nothing.
-  return { expected, range: /[–<]/.test(range) ? range : "" };
+  return { expected, range: /[–<]|to/.test(range) ? range : "" };
 }
 
 /** What a finding may save where nothing tells how much: `up to 11.8 ms (62.4 %)`. */

@@ -60,6 +60,8 @@ test("the ends of a range are rounded like single durations", () => {
   assert.equal(formatDurationRange(0, 54e6), "0–54.0 ms");
   assert.equal(formatDurationRange(800e3, 1.2e6), "800 µs – 1.20 ms");
   assert.equal(formatDurationRange(8e6, 8e6), "8.00 ms");
+  assert.equal(formatDurationRange(-2e6, 8e6), "−2.00 to 8.00 ms");
+  assert.equal(formatDurationRange(-800e3, 1.2e6), "−800 µs to 1.20 ms");
   // An expected value of 1.86 ms is not below this low end.
   assert.equal(formatDurationRange(1.86e6, 16e6), "1.86–16.0 ms");
 });

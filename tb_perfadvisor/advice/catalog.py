@@ -47,6 +47,7 @@ class _Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference: str = ""
     fixes: tuple[str, ...] = ()
     values: dict[str, Value] = {}
+    may_cost: float | None = None
 
 
 class _Entry(_Variant, frozen=True, forbid_unknown_fields=True):
@@ -140,6 +141,7 @@ def _remedy(change_id: str, entry: _Entry, variant: _Variant) -> Remedy:
         fixes=variant.fixes or entry.fixes,
         values=tuple((variant.values or entry.values).items()),
         costs=tuple(entry.costs.items()),
+        may_cost=(entry.may_cost if variant.may_cost is None else variant.may_cost) or 0.0,
     )
 
 

@@ -20,6 +20,9 @@ class Remedy(Fit, frozen=True):
     """What the text and the code are filled in with, and what the fix gets, by name."""
     costs: tuple[tuple[str, str], ...] = ()
     """What the change costs: accuracy, information, memory or effort, each in a sentence."""
+    may_cost: float = 0.0
+    """By which part the host's time may grow where the change does not fit. Then new shapes in
+    each step leave it without a price."""
 
     @property
     def is_lossy(self) -> bool:

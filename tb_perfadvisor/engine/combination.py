@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from tb_perfadvisor.engine.analysis import CombinedSaving
 from tb_perfadvisor.rules.finding import Saving
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, minus, total_ns
@@ -57,13 +59,13 @@ class Combination:
         self._limits = [Saving(0, 0, total_ns(once), once, "measured")]
         self._fixes: list[Fix] = []
         self._saved_by_fixes = 0
-        self._low = self._expected = 0
+        self._low = self._expected = self._may_cost = 0
 
     @property
     def combined(self) -> CombinedSaving:
         """What the findings so far save together."""
         high_ns = min(max(_most_together_ns(self._limits), self._expected), self._window_ns)
-        return CombinedSaving(self._low, self._expected, high_ns)
+        return CombinedSaving(self._low - self._may_cost, self._expected, high_ns)
 
     def add(self, finding: Priced) -> int:
         """Add a finding and return what it adds to the expected total."""
@@ -72,6 +74,9 @@ class Combination:
             self._limits.append(limits)
         if saving is None:
             return 0
+        # What a change may cost, it costs once, however many findings advise it.
+        self._may_cost = max(self._may_cost, saving.may_cost_ns)
+        saving = replace(saving, low_ns=saving.low_ns + saving.may_cost_ns, may_cost_ns=0)
         if saving.fix and self._saved_ns is not None:
             marginal = self._add_simulated(saving, self._saved_ns)
         else:

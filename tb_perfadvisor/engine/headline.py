@@ -159,7 +159,9 @@ def _saved_of(combined: CombinedSaving, most_ns: int, whole: str, steps: int) ->
     if combined.low_ns >= SURE_SHARE * combined.expected_ns:
         return f"{expected} of {whole}"
     most = format_duration(min(combined.high_ns, most_ns) / steps)
-    return f"up to {most} of {whole}" + (f", probably {expected}" if expected != most else "")
+    text = f"up to {most} of {whole}" + (f", probably {expected}" if expected != most else "")
+    cost = format_duration(-combined.low_ns / steps)
+    return f"{text}, or cost up to {cost}" if combined.low_ns < 0 else text
 
 
 def _may_save(ranked: RankedFinding) -> int:

@@ -67,7 +67,8 @@ def severity_of(saving: Saving, window_ns: int, steps: Steps | None = None) -> S
     The saving is a total over the window.
     """
     usual = _severity_by_share(saving.expected_ns, window_ns)
-    if saving.low_ns < SURE_SHARE * saving.expected_ns:
+    # What it may cost where it does not fit is said beside it.
+    if saving.low_ns + saving.may_cost_ns < SURE_SHARE * saving.expected_ns:
         return _ONE_LOWER[usual]
     if steps is None or len(steps) < FEWEST_STEPS:
         return usual

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.rules.base import Category, Rule
 from tb_perfadvisor.rules.finding import Finding, Saving
-from tb_perfadvisor.signals import HOST_CAUSED, Cause, Signals
+from tb_perfadvisor.signals import HOST_CAUSED, Cause, Need, Signals, why_missing
 from tb_perfadvisor.signals.host.idle import closable_idle
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import places_by_value
 from tb_perfadvisor.trace.intervals import Intervals, intersect, join, minus, total_ns, union
@@ -232,7 +233,7 @@ def estimated(found: Sequence[Found], signals: Signals) -> list[Found]:
     are heuristics if their range is too wide for anything else. A saving without a price is
     none: its finding keeps the bounds.
     """
-    found = [(rule, _without_unknown(finding)) for rule, finding in found]
+    found = [(rule, _without_unknown(_unless_shapes_change(f, signals))) for rule, f in found]
     simulated = zip(found, simulate(found, signals), strict=True)
     recorded = [
         (rule, finding)
@@ -248,7 +249,52 @@ def estimated(found: Sequence[Found], signals: Signals) -> list[Found]:
         )
         for (_, original), (rule, finding) in simulated
     ]
-    return mark_wide_ranges(widen(recorded, signals))
+    return mark_wide_ranges(with_costs(widen(recorded, signals), signals))
+
+
+def with_costs(found: Sequence[Found], signals: Signals) -> list[Found]:
+    """Lower the low end of changes that may also make the steps longer: it may be negative.
+
+    Compiled code that returns to Python in many places, or compiles again for new shapes, costs the
+    host time: a part of what is compiled, and with a device no more than the idle time that the
+    host causes. With a device it is nothing if shapes were recorded, and neither they nor the data
+    decide how the program goes on.
+    """
+    if signals.device.is_host_only:
+        host_ns = signals.attribution.window_ns
+    elif why_missing(signals, Need.SHAPES) is None and not workload(signals).has(Part.DECISIONS):
+        return list(found)
+    else:
+        host_ns = signals.attribution.total_ns(*HOST_CAUSED)
+    return [(rule, _with_cost(finding, host_ns)) for rule, finding in found]
+
+
+def _with_cost(finding: Finding, host_ns: int) -> Finding:
+    saving = finding.saving
+    if saving is None or not _may_cost(finding):
+        return finding
+    cost_ns = round(_may_cost(finding) * min(saving.claimed_ns, host_ns))
+    low_ns = saving.low_ns - cost_ns
+    return replace(finding, saving=replace(saving, low_ns=low_ns, may_cost_ns=cost_ns))
+
+
+def _may_cost(finding: Finding) -> float:
+    """What the first remedy, which the saving is about, may cost."""
+    return finding.remedies[0].may_cost if finding.remedies else 0.0
+
+
+def _unless_shapes_change(finding: Finding, signals: Signals) -> Finding:
+    """A finding without a price if its change compiles again for each of the many new shapes."""
+    if finding.saving is None or not _may_cost(finding):
+        return finding
+    if not workload(signals).has(Part.NEW_SHAPES):
+        return finding
+    return replace(
+        finding,
+        summary=f"{finding.summary} But its shapes change from step to step, and each new one may"
+        " compile again.",
+        saving=replace(finding.saving, is_unknown=True),
+    )
 
 
 def _without_unknown(finding: Finding) -> Finding:

@@ -122,6 +122,9 @@ class Saving(Struct, frozen=True):
     priced: Intervals | None = None
     """The part of `claims` that `expected_ns` is taken from; by default, all of it. What is left
     is free for findings about other causes of the same idle time."""
+    may_cost_ns: int = 0
+    """How much longer the change may make the steps. The engine sets it, and subtracts it from
+    `low_ns`, which is never below 0 otherwise."""
 
     def __post_init__(self) -> None:
         """Keep the estimate a range within the time that it claims, whatever a file holds.
@@ -130,8 +133,9 @@ class Saving(Struct, frozen=True):
         what is claimed limits `high_ns`, which limits `expected_ns`, which limits `low_ns`.
         """
         most_ns = self.claimed_ns + self.outside_claims_ns
-        low, expected, high = ordered_range(self.low_ns, self.expected_ns, self.high_ns, most_ns)
-        force_setattr(self, "low_ns", low)
+        low_ns = self.low_ns + self.may_cost_ns
+        low, expected, high = ordered_range(low_ns, self.expected_ns, self.high_ns, most_ns)
+        force_setattr(self, "low_ns", low - self.may_cost_ns)
         force_setattr(self, "expected_ns", expected)
         force_setattr(self, "high_ns", high)
 

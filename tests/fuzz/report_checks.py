@@ -111,9 +111,9 @@ def _check_report(report: Report) -> None:
         saving = finding.saving
         if saving is None:
             continue
-        amounts = (0, saving.low_ns, saving.expected_ns, saving.high_ns)
-        if list(amounts) != sorted(amounts):
-            raise BrokenError(f"{finding.rule_id} saves {amounts[1:]}")
+        amounts = (saving.low_ns, saving.expected_ns, saving.high_ns)
+        if list(amounts) != sorted(amounts) or saving.expected_ns < 0:
+            raise BrokenError(f"{finding.rule_id} saves {amounts}")
         whole_ns = overview.window_ns if overview.step_time_ns is None else overview.step_time_ns
         if saving.high_ns > whole_ns + 1:
             raise BrokenError(f"{finding.rule_id} saves {saving.high_ns} of {whole_ns} ns")

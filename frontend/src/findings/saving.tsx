@@ -12,7 +12,7 @@ interface Props {
 }
 
 export function Saving({ finding, saving, fullShare }: Props): JSX.Element {
-  const at = (share: number): string => `${fullShare > 0 ? Math.min(share / fullShare, 1) * 100 : 0}%`;
+  const at = (share: number): string => `${fullShare > 0 ? Math.min(Math.max(share / fullShare, 0), 1) * 100 : 0}%`;
   const { expected, range } = describeSaving(saving);
   // Where changes can be ticked, that tells what each adds to any others.
   const marginal = isExported || finding.refines !== null ? describeMarginal(finding) : "";

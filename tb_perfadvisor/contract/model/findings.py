@@ -16,6 +16,7 @@ class SavingInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Wall-clock time per step that a change would save."""
 
     low_ns: int
+    """Negative if the change may make the step longer."""
     expected_ns: int
     high_ns: int
     share_low: float
@@ -186,6 +187,7 @@ class CombinedSaving(msgspec.Struct, frozen=True, kw_only=True):
     """All findings together: their union, never their sum."""
 
     low_ns: int
+    """Negative if a change may make the step longer."""
     expected_ns: int
     high_ns: int
     share_expected: float

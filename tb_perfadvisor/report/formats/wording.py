@@ -51,7 +51,9 @@ def saving_text(finding: model.FindingInfo, report: model.Report) -> str:
     low, expected, high = map(format_duration, (saving.low_ns, saving.expected_ns, saving.high_ns))
     if saving.expected_ns == 0:
         return f"saves nothing alone, at most {high} {whole}, {saving.basis}"
-    if saving.low_ns == 0:
+    if saving.low_ns < 0:
+        span = f", from {format_duration(-saving.low_ns)} longer to {high} shorter"
+    elif saving.low_ns == 0:
         span = f", at most {high}" if high != expected else ""
     else:
         span = f", between {low} and {high}" if low != high else ""
