@@ -113,3 +113,13 @@ def test_just_below_and_just_above_the_limit() -> None:
     trace = program([4000, 4000])
     assert find(FullPrecisionOnCpu, trace, settings={"minimum_share": 0.42}) == ()
     assert find(FullPrecisionOnCpu, trace, settings={"minimum_share": 0.415})
+
+
+def test_avx512_of_intel_is_no_faster_than_32_bits() -> None:
+    for machine, processor, is_found in (
+        (ZEN4, "AMD EPYC 9R14", True),
+        (WITH_AMX, "Intel(R) Xeon(R) Processor", True),
+        (ZEN4, "Intel(R) Xeon(R) Processor", False),
+    ):
+        trace = program([4000, 4000], machine=replace(machine, processor=processor))
+        assert bool(find(FullPrecisionOnCpu, trace)) == is_found
