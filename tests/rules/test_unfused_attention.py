@@ -198,3 +198,109 @@ def test_other_softmaxes_are_no_attention(between: tuple[str, KernelFamily]) -> 
     name, family = between
     layer = (*LAYER[:3], (name, family, 0.1), LAYER[3])
     assert not find(UnfusedAttention, without_shapes(layer, 6))
+
+
+ON_CPU = (
+    ("aten::bmm", [[16, 128, 64], [16, 64, 128]], 3.0),
+    ("aten::mul", [[2, 8, 128, 128], []], 2.0),
+    ("aten::_softmax", [[2, 8, 128, 128], [], []], 8.0),
+    ("aten::bmm", [[16, 128, 128], [16, 128, 64]], 3.0),
+)
+FORM = "aten::_scaled_dot_product_attention_math"
+
+
+def on_cpu(
+    pieces: tuple[tuple[str, list[list[int]], float], ...] = ON_CPU,
+    *,
+    around: str = "",
+    trains: bool = False,
+    dtype: str = "float",
+) -> Trace:
+    """Three steps of attention on the CPU, and as long again of something else."""
+    builder = TraceBuilder()
+    forward = sum(duration for _, _, duration in pieces)
+    length = forward * (6 if trains else 2)
+    for step in range(3):
+        at = start = length * step
+        builder.step(step, ms(start), ms(start + length))
+        if around:
+            builder.operator(around, ms(at), ms(at + forward), launches=False)
+        for place, (name, shapes, duration) in enumerate(pieces):
+            key = f"f{step}{place}"
+            builder.operator(
+                name, ms(at), ms(at + duration), shapes=shapes, dtypes=[dtype] * len(shapes),
+                key=key, launches=False,
+            )  # fmt: skip
+            if name == "aten::_safe_softmax":
+                inner = ms(at + duration / 2)
+                builder.operator(
+                    "aten::_softmax", ms(at), inner, shapes=shapes, dtypes=[dtype], launches=False
+                )
+            at += duration
+        for place in reversed(range(len(pieces) * trains)):
+            name, shapes, duration = pieces[place]
+            end = at + 2 * duration
+            builder.operator(
+                "autograd::engine::evaluate_function: Backward", ms(at), ms(end),
+                key=f"n{step}{place}", forward=f"f{step}{place}", launches=False,
+            )  # fmt: skip
+            inner_name = name if name == "aten::bmm" else "aten::_softmax_backward_data"
+            builder.operator(inner_name, ms(at), ms(end), launches=False)
+            at = end
+        builder.operator("aten::sort", ms(at), ms(start + length), launches=False)
+    return builder.build()
+
+
+def saved_ms(trace: Trace) -> tuple[float, float, float]:
+    """Low, expected and high per step, as the rule says it."""
+    (finding,) = find(UnfusedAttention, trace) or ()
+    assert finding.saving is not None
+    low, expected, high = (
+        value / ms(3) for value in (finding.saving.low_ns, finding.saving.expected_ns,
+                                    finding.saving.high_ns)
+    )  # fmt: skip
+    return pytest.approx(low), pytest.approx(expected), pytest.approx(high)
+
+
+def test_on_the_cpu_the_products_stay() -> None:
+    # Forward, 16 ms: 6 of them are products, which take 1.25 times as long for 128 queries.
+    assert saved_ms(on_cpu()) == (16 - 7.5 * 1.4, 16 - 7.5, 16 - 7.5 * 0.65)
+    # Backward, 32 ms: 12 are products, 1.4 times.
+    then_ms = 7.5 + 12 * 1.4
+    low, expected, high = 48 - then_ms * 1.4, 48 - then_ms, 48 - then_ms * 0.65
+    assert saved_ms(on_cpu(trains=True)) == (low, expected, high)
+    # Of 16 bits, 1.25 times for any length.
+    assert saved_ms(on_cpu(dtype=BF16)) == (16 - 7.5 * 1.4, 16 - 7.5, 16 - 7.5 * 0.65)
+
+
+@pytest.mark.parametrize(("queries", "factor"), [(32, 1.45), (192, 1.125), (512, 0.6), (4096, 0.6)])
+def test_longer_sequences_gain_more(queries: int, factor: float) -> None:
+    scores = [2, 8, queries, queries]
+    pieces = (
+        ("aten::bmm", [[16, queries, 64], [16, 64, queries]], 3.0),
+        ("aten::_softmax", [scores, [], []], 8.0),
+        ("aten::bmm", [[16, queries, queries], [16, queries, 64]], 3.0),
+    )
+    _, expected, _ = saved_ms(on_cpu(pieces))
+    assert expected == 14 - factor * 6
+
+
+def test_dropout_keeps_attention_unfused_on_the_cpu() -> None:
+    dropped = (*ON_CPU[:3], ("aten::native_dropout", [[2, 8, 128, 128]], 1.0), ON_CPU[3])
+    assert find(UnfusedAttention, on_cpu(dropped)) == ()
+
+
+def test_the_form_of_pytorch_names_what_keeps_it_from_fusing() -> None:
+    safe = (*ON_CPU[:2], ("aten::_safe_softmax", [[2, 8, 128, 128], [], []], 8.0), ON_CPU[3])
+    (finding,) = find(UnfusedAttention, on_cpu(safe, around=FORM)) or ()
+    assert "falls back" in finding.summary
+    assert [remedy.change for remedy in finding.remedies] == ["fused-form"]
+    (finding,) = find(UnfusedAttention, on_cpu()) or ()
+    assert "falls back" not in finding.summary
+    assert {remedy.change for remedy in finding.remedies} == {"fused-attention"}
+
+
+def test_fused_training_in_16_bits_is_no_faster_on_the_cpu() -> None:
+    assert find(UnfusedAttention, on_cpu(dtype=BF16))
+    assert find(UnfusedAttention, on_cpu(dtype=BF16, trains=True)) == ()
+    assert find(UnfusedAttention, on_cpu(trains=True))

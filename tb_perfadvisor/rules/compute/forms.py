@@ -11,10 +11,11 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.device_work import MOST_SITES, costly_work
 from tb_perfadvisor.rules.evidence.tables import events_by_name, made_tables
-from tb_perfadvisor.rules.finding import Cell, Column, Finding, Saving, Table, costliest
+from tb_perfadvisor.rules.finding import Cell, Column, Events, Finding, Saving, Table, costliest
 from tb_perfadvisor.rules.savings import at_best_also, faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import BUSY
+from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.device.attention import (
     AttentionLayers,
     attention_by_order,
@@ -28,7 +29,7 @@ from tb_perfadvisor.signals.device.gathers import gathered_matrices
 from tb_perfadvisor.signals.host.call_tree import source_line
 from tb_perfadvisor.signals.tpu.xla_operations import copied_arguments, passed_copies
 from tb_perfadvisor.signals.work.fusible_work import FusibleWork, fusible_work
-from tb_perfadvisor.signals.work.layer_forms import in_channels_last
+from tb_perfadvisor.signals.work.layer_forms import Form, in_channels_last, in_fused_attention
 from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Float64, Int64
@@ -105,12 +106,16 @@ def _label(signals: Signals, names: tuple[int, ...]) -> str:
     return " → ".join((*texts, *more))
 
 
+_MATH_FORM = "aten::_scaled_dot_product_attention_math"
+
+
 class UnfusedAttention(Rule):
     """Attention writes its scores to memory, where a fused kernel would keep them on chip."""
 
     id = "unfused-attention"
     title = "Use a fused attention kernel"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.PYTORCH)
+    needs_on_cpu = (Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.SHAPES)
     is_preview = False
 
     minimum_share = Limit(0.02, "share", "A smaller gain is lost in the variation between steps.")
@@ -122,8 +127,29 @@ class UnfusedAttention(Rule):
     """Any fused kernel takes several microseconds to start and end."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
+        if signals.device.is_host_only:
+            yield from self._on_cpu(signals)
+            return
         yield from self._with_shapes(signals)
         yield from self._by_order(signals)
+
+    def _on_cpu(self, signals: Signals) -> Iterable[Finding]:
+        form = in_fused_attention(signals)
+        if form is None or self.is_minor(form.expected_ns, signals):
+            return
+        strings, events = signals.trace.strings, signals.trace.events
+        is_math = is_in(events.name, [n for n, name in enumerate(strings) if name == _MATH_FORM])
+        falls_back = bool(has_ancestor(events.parent, form.rows, is_math).any())
+        why = " F.scaled_dot_product_attention falls back to that form here." * falls_back
+        yield Finding(
+            summary=(
+                f"{per_step(int(form.now_ns.sum()), signals)} goes into attention whose scores pass"
+                f" through memory. Fused, it computes only the products.{why}"
+            ),
+            saving=Saving(form.low_ns, form.expected_ns, form.high_ns, form.spans, "modeled"),
+            evidence=_operators_of("Operators of unfused attention", signals, form),
+            remedies=advise("fused-form" if falls_back else "fused-attention"),
+        )
 
     def _with_shapes(self, signals: Signals) -> Iterable[Finding]:
         facts = signals.device_facts
@@ -389,6 +415,14 @@ class GatheredWeights(Rule):
         )
 
 
+def _operators_of(title: str, signals: Signals, form: Form) -> tuple[Table, Events]:
+    own = (Column("own_ns", "Own time", "ns"), form.now_ns)
+    return (
+        events_by_name(title, "Operator", signals.trace, form.rows, (own,)),
+        costliest("Longest of these operators", signals.worker, form.rows, form.now_ns),
+    )
+
+
 class ChannelsFirstOnCpu(Rule):
     """On the CPU, pooling and normalizing images is slower with channels first."""
 
@@ -414,14 +448,7 @@ class ChannelsFirstOnCpu(Rule):
             ),
             saving=Saving(form.low_ns, form.expected_ns, form.high_ns, form.spans, "modeled"),
             evidence=(
-                events_by_name(
-                    "Layers that depend on the layout",
-                    "Operator",
-                    signals.trace,
-                    form.rows,
-                    ((Column("own_ns", "Own time", "ns"), form.now_ns),),
-                ),
-                costliest("Longest of these operators", signals.worker, form.rows, form.now_ns),
+                *_operators_of("Layers that depend on the layout", signals, form),
                 *made_tables(model for model in models if model.number("convolutions")),
             ),
             remedies=advise("channels-last"),

@@ -29,6 +29,7 @@ from tb_perfadvisor.signals.core.operators import (
     parse_shapes,
     shapes_of,
 )
+from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.core.precision import width_of_types
 from tb_perfadvisor.signals.device.device_work import kernel_families, launchers, work_rows
 from tb_perfadvisor.signals.memo import memoized
@@ -45,7 +46,7 @@ from tb_perfadvisor.trace.integer_groups import (
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
-_PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
+ATTENTION_PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax")
 _BACKWARD_FLOP = 2.5
 """Relative to forward: five products instead of two, since the scores are recomputed."""
@@ -79,9 +80,12 @@ class AttentionLayers(Struct, frozen=True):
 @memoized
 def unfused_attention(signals: Signals) -> AttentionLayers:
     """Unfused attention layers, and their device work in the used window."""
-    trace = signals.trace
+    return layers_among(signals.trace, work_rows(signals), launchers(signals))
+
+
+def layers_among(trace: Trace, rows: Int32, operators: Int32) -> AttentionLayers:
+    """Unfused attention layers, and which rows are their work, each done for one of `operators`."""
     first, last, sizes = _layers(trace)
-    rows, operators = work_rows(signals), launchers(signals)
     layer = np.full(len(rows), -1, dtype=np.int32)
     if len(first):
         layer = _forward_layer(trace, operators, first, last, sizes)
@@ -114,10 +118,13 @@ def _layers(trace: Trace) -> tuple[Int32, Int32, Int64]:
         return operators[is_in(events.name[operators], matching)]
 
     softmax = named(_SOFTMAX)
+    # A safe softmax calls a plain one.
+    is_outer = ~has_ancestor(events.parent, softmax, is_in(np.arange(len(events)), softmax))
+    softmax = softmax[is_outer]
     if not len(softmax):
         no_rows = np.empty(0, dtype=np.int32)
         return no_rows, no_rows, np.empty((0, 5), dtype=np.int64)
-    product = named(_PRODUCTS)
+    product = named(ATTENTION_PRODUCTS)
     scores = _dims(trace, softmax, _softmax_dims)
     factors = _dims(trace, product, _product_dims)
     # Only operators of one thread and one shape of scores belong together.
@@ -205,7 +212,7 @@ def _forward_layer(
         layer[index] = on_track[slot[is_between]]
         scores = sizes[layer[index], :3].prod(axis=1)
         is_part = largest_input(trace, operators[index]) == scores
-        is_part |= operators[index] == first[layer[index]]
+        is_part |= is_in(operators[index], (*first.tolist(), *last.tolist()))
         layer_of_operator[index[is_part]] = layer[index[is_part]]
     return layer_of_operator
 
