@@ -18,8 +18,10 @@ from tb_perfadvisor.note import Note
 from tb_perfadvisor.rules.base import Category, Rule
 from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import HOST_CAUSED, Cause, Need, Signals, why_missing
+from tb_perfadvisor.signals.host.call_tree import host_operators
 from tb_perfadvisor.signals.host.idle import closable_idle
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
+from tb_perfadvisor.signals.work.fusible_work import LONG_ON_CPU_NS
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import places_by_value
@@ -256,12 +258,14 @@ def with_costs(found: Sequence[Found], signals: Signals) -> list[Found]:
     """Lower the low end of changes that may also make the steps longer: it may be negative.
 
     Compiled code that returns to Python in many places, or compiles again for new shapes, costs the
-    host time: a part of what is compiled, and with a device no more than the idle time that the
-    host causes. With a device it is nothing if shapes were recorded, and neither they nor the data
-    decide how the program goes on.
+    host time: a part of what is compiled, and no more than the time in which no long operator
+    computes, or with a device than the idle time that the host causes. With a device it is nothing
+    if shapes were recorded, and neither they nor the data decide how the program goes on.
     """
     if signals.device.is_host_only:
-        host_ns = signals.attribution.window_ns
+        computing_ns = host_operators(signals).self_ns
+        long_ns = int(computing_ns[computing_ns >= LONG_ON_CPU_NS].sum())
+        host_ns = max(signals.attribution.window_ns - long_ns, 0)
     elif why_missing(signals, Need.SHAPES) is None and not workload(signals).has(Part.DECISIONS):
         return list(found)
     else:

@@ -106,3 +106,51 @@ def test_fires_only_above_the_limit() -> None:
         return len(find(UnfusedOperators, trace(CHAIN, 14), settings=settings) or ())
 
     assert (count_with(0.32), count_with(0.33)) == (1, 0)
+
+
+def on_cpu(pieces: tuple[Piece, ...], size: list[int], *, dtype: str = "float") -> Trace:
+    """Three steps on the CPU, of operators one after the other and as long again of a sort."""
+    builder = TraceBuilder()
+    half = sum(duration for *_, duration in pieces)
+    for step in range(3):
+        start = at = 2 * half * step
+        builder.step(step, ms(start), ms(start + 2 * half))
+        for name, shapes, _, duration in pieces:
+            shapes = [size if shape == SHAPE else shape for shape in shapes]
+            types = [dtype if shape else "Scalar" for shape in shapes]
+            builder.operator(
+                name, ms(at), ms(at + duration), shapes=shapes, dtypes=types, launches=False
+            )
+            at += duration
+        builder.operator("aten::sort", ms(at), ms(at + half), launches=False)
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("size", "part"),
+    [
+        (SHAPE, 0.9),  # 64 MiB each: 7 tensors in three operators
+        ([1024, 1024], 0.5),  # 4 MiB each: under 10 MB an operator
+    ],
+)
+def test_on_the_cpu_loops_save_bytes(size: list[int], part: float) -> None:
+    (finding,) = find(UnfusedOperators, on_cpu(CHAIN, size)) or ()
+    saving = finding.saving
+    assert saving is not None
+    # Fused, two of seven tensors are moved: 5 of 7 ms.
+    assert saving.low_ns == pytest.approx(3 * ms(5) * 0.4, rel=1e-6)
+    assert saving.expected_ns == pytest.approx(3 * ms(5) * part, rel=1e-6)
+    assert saving.high_ns == pytest.approx(3 * ms(5), rel=1e-6)
+    assert [remedy.change for remedy in finding.remedies][-1] == "fused-operators"
+
+
+def test_on_the_cpu_nothing_is_claimed_of_what_is_unknown_or_a_library_does_in_one_pass() -> None:
+    unknown = tuple((name, [], kernel, duration) for name, _, kernel, duration in CHAIN)
+    assert not find(UnfusedOperators, on_cpu(unknown, SHAPE))
+    assert find(UnfusedOperators, on_cpu(CHAIN[:1], SHAPE)) == ()
+    # What is shorter than 20 us is dispatch.
+    short = tuple((name, shapes, kernel, 0.019) for name, shapes, kernel, _ in CHAIN)
+    assert find(UnfusedOperators, on_cpu(short, SHAPE)) == ()
+    norm = ("aten::native_batch_norm", [[64, 64, 56, 56], *[[64]] * 4], EAGER, 3.0)
+    relu = ("aten::relu", [[64, 64, 56, 56]], EAGER, 3.0)
+    assert find(UnfusedOperators, on_cpu((norm, relu), SHAPE)) == ()

@@ -29,7 +29,12 @@ from tb_perfadvisor.signals.device.gathers import gathered_matrices
 from tb_perfadvisor.signals.host.call_tree import source_line
 from tb_perfadvisor.signals.tpu.xla_operations import copied_arguments, passed_copies
 from tb_perfadvisor.signals.work.fusible_work import FusibleWork, fusible_work
-from tb_perfadvisor.signals.work.layer_forms import Form, in_channels_last, in_fused_attention
+from tb_perfadvisor.signals.work.layer_forms import (
+    Form,
+    in_channels_last,
+    in_fused_attention,
+    in_fused_loops,
+)
 from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Float64, Int64
@@ -256,12 +261,16 @@ def _by_size(attention: AttentionLayers, cost_ns: Int64, then_ns: Int64) -> Tabl
     )
 
 
+_FUSES = ("compile", "wider-compilation", "fused-operators")
+
+
 class UnfusedOperators(Rule):
     """Memory-bound operators write tensors only for the next operators to read them."""
 
     id = "unfused-operators"
     title = "Fuse memory-bound operators"
     needs = (Need.DEVICE_EVENTS, Need.KERNELS, Need.PYTORCH)
+    needs_on_cpu = (Need.WORK, Need.HOST_EVENTS, Need.PYTORCH, Need.SHAPES)
     is_preview = False
 
     minimum_share = Limit(
@@ -269,6 +278,9 @@ class UnfusedOperators(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
+        if signals.device.is_host_only:
+            yield from self._on_cpu(signals)
+            return
         work = fusible_work(signals)
         now_ns = signals.trace.events.duration_ns[work.rows]
 
@@ -300,7 +312,24 @@ class UnfusedOperators(Rule):
                 fused_kernels(signals, work, cost_ns, then_ns(work.expected_share)),
                 costliest("Longest of these kernels", signals.worker, work.rows, cost_ns),
             ),
-            remedies=advise("compile", "wider-compilation", "fused-operators"),
+            remedies=advise(*_FUSES),
+        )
+
+    def _on_cpu(self, signals: Signals) -> Iterable[Finding]:
+        form, loops = in_fused_loops(signals)
+        if form is None or self.is_minor(form.expected_ns, signals):
+            return
+        yield Finding(
+            summary=(
+                f"{per_step(int(form.now_ns.sum()), signals)} goes into operators on large tensors"
+                " that hand their results to one another through memory. Fused into"
+                f" {count_per_step(loops, 'loop', signals).removesuffix(' in all')} of"
+                f" {len(form.rows) / loops:.1f} operators each, they would save"
+                f" {format_share(form.expected_ns / max(int(form.now_ns.sum()), 1))} of this time."
+            ),
+            saving=Saving(form.low_ns, form.expected_ns, form.high_ns, form.spans, "modeled"),
+            evidence=_operators_of("Operators that would be fused", signals, form),
+            remedies=advise(*_FUSES),
         )
 
 

@@ -32,13 +32,18 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.operators import shapes_of
-from tb_perfadvisor.signals.device.attention import attention_by_order, unfused_attention
+from tb_perfadvisor.signals.device.attention import (
+    attention_by_order,
+    layers_among,
+    unfused_attention,
+)
 from tb_perfadvisor.signals.device.device_work import (
     is_within,
     kernel_families,
     launchers,
     work_rows,
 )
+from tb_perfadvisor.signals.host.call_tree import host_operators
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.operator_work import Extent, Operands, operands_of
@@ -361,6 +366,8 @@ _LONG_NS: Final = 10_000
 _MOST_SPEEDUP: Final = 2.0
 """How much faster than the present kernels a fused one moves a byte, at most: kernels on strided
 tensors reach half the bandwidth of others. Slower ones have another limit, which fusion keeps."""
+LONG_ON_CPU_NS: Final = 20_000
+"""What is shorter consists of dispatch. Views and allocations are, too."""
 _SKIPPED: Final = 0
 _BARRIER: Final = 1
 _FIRST_KIND: Final = 2
@@ -418,6 +425,54 @@ def fusible_work(signals: Signals) -> FusibleWork:
         kinds[starts], np.cumsum(begins)[starts], operands, is_estimated[starts]
     )
     return _fused(signals, rows, traffic.kernel[piece], traffic, by_time)
+
+
+class HostFusion(Struct, frozen=True):
+    """Operators on the CPU that a compiler would fuse; columns of shape (n,) or (kernels,)."""
+
+    rows: Int32
+    now_ns: Int64
+    """Their own times."""
+    kernel: Int64
+    """The loop that each becomes a part of."""
+    now_bytes: Float64
+    """What the operators of each loop move now; shape (kernels,)."""
+    fused_bytes: Float64
+    """What the loop moves if no tensor of a size is read twice; shape (kernels,)."""
+
+
+@memoized
+def fusible_on_cpu(signals: Signals) -> HostFusion:
+    """Operators on large tensors on the CPU that a compiler would fuse; none without shapes."""
+    trace, found = signals.trace, host_operators(signals)
+    around = (EventKind.OPERATOR, EventKind.ANNOTATION)
+    chosen = (found.self_ns >= LONG_ON_CPU_NS) & (shapes_of(trace, found.rows) >= 0)
+    chosen &= ~is_within(signals, found.rows, _excluded(), around)
+    chosen &= ~is_in(found.rows, layers_among(trace, found.rows, found.rows).rows)
+    rows, now_ns = found.rows[chosen], found.self_ns[chosen]
+    operands: list[Operands | None] = [None] * _FIRST_KIND
+    kinds = _recorded_kinds(trace, rows, operands)
+    # A library's statistics over a batch may be faster than what a compiler makes of them.
+    operands = [x._replace(fusible=False) if x and x.passes > 1 else x for x in operands]
+    traffic, _ = _traffic(
+        kinds, signals.steps.owner[rows], operands, np.zeros(len(rows), dtype=bool)
+    )
+    inside = traffic.kernel >= 0
+    count = len(traffic.fused_bytes)
+    operators = np.bincount(traffic.kernel[inside], minlength=count)
+    now_bytes = np.bincount(
+        traffic.kernel[inside], weights=traffic.now_bytes[inside], minlength=count
+    )
+    is_fused = (operators >= 2) & (now_bytes > 0)
+    kept = np.append(is_fused, np.False_)[traffic.kernel]  # -1 is the last
+    number = np.cumsum(is_fused) - 1
+    return HostFusion(
+        rows[kept],
+        now_ns[kept],
+        number[traffic.kernel[kept]],
+        now_bytes[is_fused],
+        traffic.fused_bytes[is_fused],
+    )
 
 
 def _traffic(
@@ -564,19 +619,24 @@ def _add_recorded(
     operands: list[Operands | None],
 ) -> None:
     """Add the kinds of work whose operators have recorded inputs."""
-    trace, table = signals.trace, signals.trace.operators
-    operator = launchers(signals)[index]
-    slot = np.searchsorted(table.row, operator)
-    names = trace.events.name[operator]
-    columns = (table.shapes[slot], table.dtypes[slot], table.values[slot])
-    first, group = group_rows(names, *columns)
-    kinds[index] = group + len(operands)
-    for place in first.tolist():
-        texts = (trace.text(int(column[place])) for column in columns)
-        operands.append(operands_of(trace.strings[names[place]], *texts))
+    kinds[index] = _recorded_kinds(signals.trace, launchers(signals)[index], operands)
     is_fusible = np.array([found is not None and found.fusible for found in operands])
     # A library's kernel, or one that was compiled, is complete.
     kinds[index[is_fusible[kinds[index]] & ~is_bound]] = _BARRIER
+
+
+def _recorded_kinds(trace: Trace, operators: Int32, operands: list[Operands | None]) -> Int64:
+    """The kind of each operator with recorded inputs; adds what each new kind reads and writes."""
+    table = trace.operators
+    slot = np.searchsorted(table.row, operators)
+    names = trace.events.name[operators]
+    columns = (table.shapes[slot], table.dtypes[slot], table.values[slot])
+    first, group = group_rows(names, *columns)
+    kinds: Int64 = group + len(operands)
+    for place in first.tolist():
+        texts = (trace.text(int(column[place])) for column in columns)
+        operands.append(operands_of(trace.strings[names[place]], *texts))
+    return kinds
 
 
 def _common(signals: Signals) -> Int64:
