@@ -37,7 +37,9 @@ BUDGET = {
     # Repetitions of the device's work: prices of Nsight exports without markers were shares of the
     # whole recording, start-up included, and five clean passes counted as start-up.
     # Comparisons by module: kernels of two vendors have no name in common.
-    "lines of Python and TOML": 128_352,
+    # Attention and chains of operators on CPUs, and ranges of advice to compile that may begin
+    # below zero: it made three of six programs slower.
+    "lines of Python and TOML": 128_628,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

@@ -129,8 +129,8 @@ def on_cpu(pieces: tuple[Piece, ...], size: list[int], *, dtype: str = "float") 
 @pytest.mark.parametrize(
     ("size", "part"),
     [
-        (SHAPE, 0.9),  # 64 MiB each: 7 tensors in three operators
-        ([1024, 1024], 0.5),  # 4 MiB each: under 10 MB an operator
+        (SHAPE, 0.95),  # 64 MiB each: 7 tensors in three operators
+        ([1024, 1024], 0.6),  # 4 MiB each: under 10 MB an operator
     ],
 )
 def test_on_the_cpu_loops_save_bytes(size: list[int], part: float) -> None:
@@ -138,9 +138,9 @@ def test_on_the_cpu_loops_save_bytes(size: list[int], part: float) -> None:
     saving = finding.saving
     assert saving is not None
     # Fused, two of seven tensors are moved: 5 of 7 ms.
-    assert saving.low_ns == pytest.approx(3 * ms(5) * 0.4, rel=1e-6)
+    assert saving.low_ns == pytest.approx(3 * ms(5) * 0.2, rel=1e-6)
     assert saving.expected_ns == pytest.approx(3 * ms(5) * part, rel=1e-6)
-    assert saving.high_ns == pytest.approx(3 * ms(5), rel=1e-6)
+    assert saving.high_ns == pytest.approx(3 * ms(5) * 1.2, rel=1e-6)
     assert [remedy.change for remedy in finding.remedies][-1] == "fused-operators"
 
 

@@ -10,8 +10,8 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.device_work import MOST_SITES, costly_work
-from tb_perfadvisor.rules.evidence.tables import events_by_name, made_tables
-from tb_perfadvisor.rules.finding import Cell, Column, Events, Finding, Saving, Table, costliest
+from tb_perfadvisor.rules.evidence.tables import made_tables, own_times
+from tb_perfadvisor.rules.finding import Cell, Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.rules.savings import at_best_also, faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import BUSY
@@ -30,7 +30,6 @@ from tb_perfadvisor.signals.host.call_tree import source_line
 from tb_perfadvisor.signals.tpu.xla_operations import copied_arguments, passed_copies
 from tb_perfadvisor.signals.work.fusible_work import FusibleWork, fusible_work
 from tb_perfadvisor.signals.work.layer_forms import (
-    Form,
     in_channels_last,
     in_fused_attention,
     in_fused_loops,
@@ -152,7 +151,7 @@ class UnfusedAttention(Rule):
                 f" through memory. Fused, it computes only the products.{why}"
             ),
             saving=Saving(form.low_ns, form.expected_ns, form.high_ns, form.spans, "modeled"),
-            evidence=_operators_of("Operators of unfused attention", signals, form),
+            evidence=own_times("Operators of unfused attention", signals, form.rows, form.now_ns),
             remedies=advise("fused-form" if falls_back else "fused-attention"),
         )
 
@@ -328,7 +327,7 @@ class UnfusedOperators(Rule):
                 f" {format_share(form.expected_ns / max(int(form.now_ns.sum()), 1))} of this time."
             ),
             saving=Saving(form.low_ns, form.expected_ns, form.high_ns, form.spans, "modeled"),
-            evidence=_operators_of("Operators that would be fused", signals, form),
+            evidence=own_times("Operators that would be fused", signals, form.rows, form.now_ns),
             remedies=advise(*_FUSES),
         )
 
@@ -444,14 +443,6 @@ class GatheredWeights(Rule):
         )
 
 
-def _operators_of(title: str, signals: Signals, form: Form) -> tuple[Table, Events]:
-    own = (Column("own_ns", "Own time", "ns"), form.now_ns)
-    return (
-        events_by_name(title, "Operator", signals.trace, form.rows, (own,)),
-        costliest("Longest of these operators", signals.worker, form.rows, form.now_ns),
-    )
-
-
 class ChannelsFirstOnCpu(Rule):
     """On the CPU, pooling and normalizing images is slower with channels first."""
 
@@ -477,7 +468,7 @@ class ChannelsFirstOnCpu(Rule):
             ),
             saving=Saving(form.low_ns, form.expected_ns, form.high_ns, form.spans, "modeled"),
             evidence=(
-                *_operators_of("Layers that depend on the layout", signals, form),
+                *own_times("Layers that depend on the layout", signals, form.rows, form.now_ns),
                 *made_tables(model for model in models if model.number("convolutions")),
             ),
             remedies=advise("channels-last"),

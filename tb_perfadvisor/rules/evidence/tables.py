@@ -57,6 +57,15 @@ def events_by_name(
     )
 
 
+def own_times(title: str, signals: Signals, rows: Int32, own_ns: Int64) -> tuple[Table, Events]:
+    """Operators by name, and the longest, by their own times."""
+    own = Column("own_ns", "Own time", "ns"), own_ns
+    return (
+        events_by_name(title, "Operator", signals.trace, rows, (own,)),
+        costliest("Longest of these operators", signals.worker, rows, own_ns),
+    )
+
+
 def costliest_groups(keys: Int64, cost_ns: Int64) -> list[tuple[Int64, int]]:
     """Rows with equal keys, as indices with their total cost; the costliest group first.
 

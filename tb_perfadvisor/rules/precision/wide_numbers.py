@@ -13,7 +13,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.costly_operations import operations_table
 from tb_perfadvisor.rules.evidence.device_work import costly_work
-from tb_perfadvisor.rules.evidence.tables import events_by_name
+from tb_perfadvisor.rules.evidence.tables import own_times
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.rules.savings import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
@@ -94,16 +94,7 @@ def _on_the_cpu(signals: Signals) -> Iterable[Finding]:
             " move half of the bytes and compute twice as many numbers at once."
         ),
         saving=Saving(form.low_ns, form.expected_ns, form.high_ns, form.spans, "modeled"),
-        evidence=(
-            events_by_name(
-                "Operators on 64-bit numbers",
-                "Operator",
-                signals.trace,
-                form.rows,
-                ((Column("own_ns", "Own time", "ns"), form.now_ns),),
-            ),
-            costliest("Longest of these operators", signals.worker, form.rows, form.now_ns),
-        ),
+        evidence=own_times("Operators on 64-bit numbers", signals, form.rows, form.now_ns),
         remedies=advise("single-precision"),
     )
 
@@ -373,16 +364,7 @@ class FullPrecisionOnCpu(Rule):
                 " processor multiplies bfloat16 faster; casts cost part of that."
             ),
             saving=Saving(form.low_ns, form.expected_ns, form.high_ns, form.spans, "modeled"),
-            evidence=(
-                events_by_name(
-                    "32-bit layers",
-                    "Operator",
-                    signals.trace,
-                    form.rows,
-                    ((Column("own_ns", "Own time", "ns"), form.now_ns),),
-                ),
-                costliest("Longest of these operators", signals.worker, form.rows, form.now_ns),
-            ),
+            evidence=own_times("32-bit layers", signals, form.rows, form.now_ns),
             remedies=advise("bfloat16", "bfloat16-weights", "bfloat16-if-possible", device="cpu"),
             severity="medium",
         )

@@ -454,15 +454,14 @@ def fusible_on_cpu(signals: Signals) -> HostFusion:
     kinds = _recorded_kinds(trace, rows, operands)
     # A library's statistics over a batch may be faster than what a compiler makes of them.
     operands = [x._replace(fusible=False) if x and x.passes > 1 else x for x in operands]
-    traffic, _ = _traffic(
-        kinds, signals.steps.owner[rows], operands, np.zeros(len(rows), dtype=bool)
-    )
+    step = signals.steps.owner[rows].astype(np.int64)
+    traffic, _ = _traffic(kinds, step, operands, np.zeros(len(rows), dtype=bool))
     inside = traffic.kernel >= 0
     count = len(traffic.fused_bytes)
     operators = np.bincount(traffic.kernel[inside], minlength=count)
     now_bytes = np.bincount(
         traffic.kernel[inside], weights=traffic.now_bytes[inside], minlength=count
-    )
+    ).astype(np.float64)
     is_fused = (operators >= 2) & (now_bytes > 0)
     kept = np.append(is_fused, np.False_)[traffic.kernel]  # -1 is the last
     number = np.cumsum(is_fused) - 1
