@@ -535,7 +535,7 @@ TUNED_PAIRS = (
         "order-of-products",
         "unused.order_of_products",
         "an activation by the product of two factors; fixed: by one after the other",
-        "costly-product-order",
+        "excess-work",
     ),
     _cause(
         "many-updates",

@@ -132,6 +132,7 @@ class CostlyOperations(Rule):
             saving=saving,
             evidence=(table, costliest("Longest executions", signals.worker, rows, cost_ns)),
             remedies=advise(*self.changes_of(signals, operations)),
+            severity="low" if saving.is_unknown else None,
         )
 
     def _avoidable_ns(

@@ -8,6 +8,7 @@ RENAMED = MappingProxyType(
     {
         "backward-synchronisation": "backward-synchronization",
         "checkpoint-on-cpu": "recompute",
+        "costly-product-order": "excess-work",
         "depthwise-convolution": "grouped-convolution",
         "device-synchronisation": "device-synchronization",
         "double-precision-on-cpu": "double-precision",

@@ -24,9 +24,9 @@ BUDGET = {
     # was a part of `trace/program`.
     # `signals/program/excess_work` and its rule: "nothing stands out" stood over programs for TPUs
     # that could lose 63 and 77 %. `signals/program/exchanges`: activations were called gradients.
-    "modules": 638,
-    "rules": 149,
-    "limits that users can set": 194,
+    "modules": 637,
+    "rules": 148,
+    "limits that users can set": 193,
     "options of the command line": 70,
     # Ranges by what is in them, periods by their boundaries, and documents apart: step times were
     # up to a fifth too short.
@@ -39,7 +39,7 @@ BUDGET = {
     # Comparisons by module: kernels of two vendors have no name in common.
     # Attention and chains of operators on CPUs, and ranges of advice to compile that may begin
     # below zero: it made three of six programs slower.
-    "lines of Python and TOML": 128_628,
+    "lines of Python and TOML": 128_573,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
@@ -82,7 +82,7 @@ def test_the_package_keeps_within_its_budget() -> None:
     [(100, []), (98, []), (101, ["rules: 101 of 100"]), (97, ["rules: 97 of 100"])],
 )
 def test_a_budget_can_be_missed_both_ways(size: int, expected: list[str]) -> None:
-    assert faults({"rules": size}, {"rules": 100}) == expected
+    assert faults({"rules": size}, {"rules": 148}) == expected
 
 
 def test_everything_is_counted() -> None:

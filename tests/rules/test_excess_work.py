@@ -242,3 +242,46 @@ def test_a_chain_of_layers_stays_a_chain() -> None:
         """,
     )
     assert find(ExcessWork, pair.trace()) == ()
+
+
+LOW, HIGH, ROW = "bf16[4096,64]{1,0}", "bf16[64,2048]{1,0}", "bf16[1024,4096]{1,0}"
+WHOLE, RESULT, SMALL = "bf16[4096,2048]{1,0}", "bf16[1024,2048]{1,0}", "bf16[1024,64]{1,0}"
+SECOND = f"%dot.2 = {RESULT} dot({ROW} %x, {WHOLE} %whole), lhs_contracting_dims={{1}}"
+IN_ORDER = f"""
+    %low = {LOW} parameter(0)
+    %high = {HIGH} parameter(1)
+    %x = {ROW} parameter(2)
+    %product = {WHOLE} dot({LOW} %low, {HIGH} %high)
+    %whole = {WHOLE} copy({WHOLE} %product)
+    {SECOND} // result
+"""
+OTHER = program(f"""
+    %low = {LOW} parameter(0)
+    %high = {HIGH} parameter(1)
+    %x = {ROW} parameter(2)
+    %product = {SMALL} dot({ROW} %x, {LOW} %low)
+    %dot.2 = {RESULT} dot({SMALL} %product, {HIGH} %high) // result
+""")
+
+
+def test_another_order_needs_fewer_flop() -> None:
+    checked = check_rule(
+        ExcessWork,
+        slow=drawn(SLOW, SECOND, program(IN_ORDER)),
+        fixed=drawn(FIXED, SECOND, OTHER),
+        scales=False,
+    )
+    (finding,) = checked.findings
+    # Now 4096·64·2048 + 1024·4096·2048 = 9.13e9 terms; then 1024·4096·64 + 1024·64·2048 = 0.40e9.
+    assert "4.4 % is needed" in finding.summary
+    assert "parentheses" in finding.remedies[0].text
+
+
+def test_a_product_that_something_else_reads_stays() -> None:
+    text = IN_ORDER + f"%sum = {WHOLE} add({WHOLE} %whole, {WHOLE} %whole) // result"
+    assert find(ExcessWork, drawn(SLOW, SECOND, program(text))) == ()
+
+
+def test_a_map_between_the_products_forbids_another_order() -> None:
+    text = IN_ORDER.replace("copy(", "tanh(")
+    assert find(ExcessWork, drawn(SLOW, SECOND, program(text))) == ()

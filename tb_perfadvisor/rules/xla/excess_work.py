@@ -119,6 +119,8 @@ def _changes(excess: Excess) -> tuple[str, ...]:
         return ("batch-over-devices", "weights-over-devices")
     if excess.used is not None:
         return ("select-first", "stride-of-convolution")
+    if excess.is_in_costly_order:
+        return ("other-order",)
     if excess.has_constant_factor:
         return ("operation-instead-of-constant-product",)
     if excess.is_inflated:

@@ -33,10 +33,6 @@ from tb_perfadvisor.signals.program.updates import (
     undonated,
     updates,
 )
-from tb_perfadvisor.signals.program.useful_work import (
-    costly_orders,
-    in_other_order,
-)
 from tb_perfadvisor.trace import intervals
 from tb_perfadvisor.units import format_bytes, format_share
 
@@ -80,37 +76,6 @@ def _remains(found: Choice) -> tuple[float, float, float]:
     if found.is_counted:
         return _COUNTED
     return 1 / found.branches, _AT_BEST, 1.0
-
-
-class CostlyProductOrder(FasterOperations):
-    """The step multiplies three matrices in the costlier order."""
-
-    id = "costly-product-order"
-    title = "Multiply the small matrices last"
-
-    minimum_share = Limit(
-        0.03, "share", "Less is within the variation of products of other shapes."
-    )
-
-    needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
-
-    noun = "product"
-    changes = ("other-order",)
-
-    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        return in_other_order(signals)
-
-    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        found = costly_orders(signals)
-        best = min(found, key=lambda pair: pair.share)
-        program = best.running.program
-        line = program.lines.get(best.first, "")
-        between = program.shape_of(best.first)
-        return f"{between} between two products", (
-            f"{cost} goes into products of three matrices ({len(found)} times). The other order"
-            f" takes {format_share(best.share)} of the FLOP, and needs no {between}"
-            f"{f' ({line})' if line else ''}."
-        )
 
 
 class EarlyReduction(FasterOperations):

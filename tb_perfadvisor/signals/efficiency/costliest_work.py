@@ -27,7 +27,7 @@ from tb_perfadvisor.signals.host.call_tree import (
     self_time,
 )
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.program.graph import operation_needs
+from tb_perfadvisor.signals.program.graph import operation_needs, unpriced_operations
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.roofline import BOUNDS, LATENCY_BOUND, roofline
 from tb_perfadvisor.trace import CopyDirection, EventKind
@@ -333,6 +333,7 @@ def _limits(signals: Signals, rows: Int32) -> tuple[float | None, str]:
     found, durations = roofline(signals), signals.trace.events.duration_ns
     entry = np.searchsorted(found.rows, rows)
     is_known = ~np.isnan(found.achievable_ns[entry])
+    is_known &= ~np.isin(signals.trace.operations(rows), list(unpriced_operations(signals)))
     known, arithmetic_ns = entry[is_known], _arithmetic_ns(signals, rows[is_known])
     known_ns = durations[found.rows[known]]
     if not known_ns.sum() or known_ns.sum() < KNOWN_SHARE * durations[rows].sum():

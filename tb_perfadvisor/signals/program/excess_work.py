@@ -32,6 +32,7 @@ from tb_perfadvisor.signals.program.graph import (
 )
 from tb_perfadvisor.signals.program.useful_work import (
     PartlyUsed,
+    costly_orders,
     mapped_rows,
     partly_used_products,
 )
@@ -54,7 +55,7 @@ _LEAST_NS = 1000.0
 _INFLATED = 2.0
 """How much larger an array inside is than any that crosses the border."""
 _MOST_NEEDED = 0.5
-_MOST_NEEDED_FLAT = 0.25
+_MOST_NEEDED_FLAT = 0.1
 """The same for parts without such an array."""
 _MOST_USEFUL = 0.75
 """Of the FLOP of products in excess."""
@@ -95,6 +96,8 @@ class Excess(Struct, frozen=True):
     """Whether a factor of a product depends on no data, so that it moves elements."""
     is_repeated: bool
     """Whether all devices compute the same product."""
+    is_in_costly_order: bool
+    """Whether other parentheses would need fewer FLOP."""
     used: PartlyUsed | None
     """A product of which a part is used."""
 
@@ -107,15 +110,33 @@ class Excess(Struct, frozen=True):
 @memoized
 def excess_work(signals: Signals) -> tuple[Excess, ...]:
     """The parts that do much more than they need, the largest excess first."""
+    found = [excess for program in _programs(signals) for excess in program.in_excess()]
+    return tuple(sorted(found, key=lambda excess: -excess.excess_ns))
+
+
+@memoized
+def useful_share(signals: Signals) -> float | None:
+    """The share of the FLOP of products that their results need; None if FLOP are unknown."""
+    flop = useful = 0.0
+    for operations in _programs(signals):
+        for name, rows in operations.rows.items():
+            for row in rows:
+                if operations.program.name_of(row) not in PRODUCTS:
+                    continue
+                if row not in operations.products:
+                    return None
+                product, count = operations.products[row], operations.count[name]
+                flop += product.flop * count
+                useful += product.useful_flop * count
+    return useful / flop if flop else None
+
+
+@memoized
+def _programs(signals: Signals) -> tuple[_Operations, ...]:
     bytes_per_s = achievable_bandwidth(signals)
     if bytes_per_s is None:
         return ()
-    found = [
-        excess
-        for running in running_programs(signals)
-        for excess in _Operations(signals, running, bytes_per_s).in_excess()
-    ]
-    return tuple(sorted(found, key=lambda excess: -excess.excess_ns))
+    return tuple(_Operations(signals, one, bytes_per_s) for one in running_programs(signals))
 
 
 class _Needs(NamedTuple):
@@ -177,6 +198,12 @@ class _Operations:
             for part in partly_used_products(signals)
             if part.running.program is program
         }
+        self.other_order = {
+            row: pair.share
+            for pair in costly_orders(signals)
+            if pair.running.program is program
+            for row in (pair.first, *pair.users)
+        }
         self.mapped_share = {
             row: part.used
             for part in self.used.values()
@@ -234,7 +261,7 @@ class _Operations:
         needed_ns = least_product_ns(self.signals, product) if product is not None else None
         if flop is None or needed_ns is None:
             return None
-        share = self.used[row].used if row in self.used else 1.0
+        share = self.used[row].used if row in self.used else self.other_order.get(row, 1.0)
         if row in self.repeated:
             share /= self.program.devices
         if self.has_constant_factor(row):
@@ -414,6 +441,7 @@ class _Operations:
             is_inflated,
             any(self.has_constant_factor(row) for row in products),
             is_repeated,
+            any(row in self.other_order for row in products),
             next((self.used[row] for row in products if row in self.used), None),
         )
 

@@ -166,6 +166,7 @@ _OTHERS = frozenset(
     }
 )
 """How long these need depends on more than their size; other rules look at them."""
+_PARTS = frozenset({"dynamic-slice", "dynamic-update-slice"})
 
 
 class OperationNeeds(NamedTuple):
@@ -211,6 +212,17 @@ def single_elements_ns(signals: Signals, program: Program, row: int) -> float:
     sizes = (program.shape_of(of).elements for of in program.operands(row))
     elements = max(program.shape_of(row).elements, *sizes, 0)
     return elements * _CYCLES.get(name, 1) * element_ns(signals)
+
+
+@memoized
+def unpriced_operations(signals: Signals) -> frozenset[int]:
+    """Rows in the `HloTable` of operations whose time depends on more than the sizes of arrays."""
+    return frozenset(
+        running.operations[name].op
+        for running in running_programs(signals)
+        for row in running.program.rows_of(tuple(_OTHERS - _PARTS))
+        if (name := running.program.kernel_of(row)) in running.operations
+    )
 
 
 def _has_few_channels(program: Program, row: int) -> bool:

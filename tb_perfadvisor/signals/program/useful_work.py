@@ -17,15 +17,13 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.graph import (
     PRODUCTS,
     SAME_ELEMENTS,
-    FasterOperation,
     Running,
-    mean_ns,
     origin,
     readers,
     running_programs,
 )
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.signals.tpu.memory_time import needed_ns, stored_bytes
+from tb_perfadvisor.signals.tpu.memory_time import stored_bytes
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, readers_of
 from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction
 from tb_perfadvisor.trace.program import Program
@@ -284,20 +282,6 @@ def _sides(program: Program, product: int) -> tuple[float, float, float] | None:
 def _large_dims(shape: Shape) -> tuple[int, int]:
     """Elements, and the number of dimensions of more than one."""
     return max(shape.elements, 1), sum(dim > 1 for dim in shape.dims)
-
-
-def in_other_order(signals: Signals) -> list[FasterOperation]:
-    """The operations of such products, with what the other order would take."""
-    found: dict[int, FasterOperation] = {}
-    for pair in costly_orders(signals):
-        for operation in pair.running.of((pair.first, *pair.users)):
-            now = mean_ns(signals, operation)
-            best = now * pair.share
-            # Smaller products wait for the bytes of what they read and write.
-            floor = min(needed_ns(signals, operation), now) if best else 0.0
-            expected = max(best, floor if floor == floor else 0.0)
-            found[operation.op] = FasterOperation(operation, expected, best, (expected + now) / 2)
-    return list(found.values())
 
 
 def mapped_from(program: Program, row: int) -> list[int]:
