@@ -369,14 +369,9 @@ def _modules(signals: Signals) -> ModuleTimes | None:
     found = module_times(signals)
     if found is None:
         return None
-    order = np.argsort(-found.step_ns.sum(axis=1), kind="stable")[:MAX_NAMES]
-    return ModuleTimes(
-        is_device_time=not signals.device.is_host_only,
-        rows=[
-            ModuleTime(path=found.paths[place], step_ns=found.step_ns[place].tolist())
-            for place in order.tolist()
-        ],
-    )
+    order = np.argsort(-found.step_ns.sum(axis=1), kind="stable")[:MAX_NAMES].tolist()
+    rows = [ModuleTime(path=found.paths[at], step_ns=found.step_ns[at].tolist()) for at in order]
+    return ModuleTimes(is_device_time=not signals.device.is_host_only, rows=rows)
 
 
 def _merged(times: Iterable[OperationTime], *, is_device_time: bool) -> OperationTimes:

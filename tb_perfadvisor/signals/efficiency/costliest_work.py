@@ -30,7 +30,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.graph import operation_needs, unpriced_operations
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.roofline import BOUNDS, LATENCY_BOUND, roofline
-from tb_perfadvisor.trace import CopyDirection, EventKind
+from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import intersect, minus, total_ns, union
 from tb_perfadvisor.trace.names import short_annotation, short_name, without_number
@@ -136,21 +136,22 @@ def _working(signals: Signals) -> list[CostlyWork]:
         found = _by_name(signals, operators.rows, operators.self_ns, names, working_ns)
         others = (Cause.COMMUNICATION, Cause.COPIES)
         return [*found, *_by_cause(signals, *([] if found else [Cause.HOST_COMPUTE]), *others)]
+    rows, events = work_rows(signals), trace.events
+    duration_ns = np.minimum(events.end_ns[rows], attribution.window_end_ns)
+    duration_ns = duration_ns - np.maximum(events.start_ns[rows], attribution.window_start_ns)
     found = []
-    for rows, duration_ns, causes in _work(signals):
+    for chosen, own_ns, causes in _device_work(trace, rows, duration_ns):
         working_ns = sum(attribution.total_ns(cause) for cause in causes)
-        found += _by_name(signals, rows, duration_ns, _names(signals, rows), working_ns)
+        found += _by_name(signals, chosen, own_ns, _names(signals, chosen), working_ns)
     return found
 
 
-def _work(signals: Signals) -> list[tuple[Int32, Int64, tuple[Cause, ...]]]:
-    """What runs, each with its own time, and the causes of the time that it shares."""
-    if signals.device.is_host_only:
-        operators = host_operators(signals)
-        return [(operators.rows, operators.self_ns, (Cause.HOST_COMPUTE,))]
-    attribution, rows, events = signals.attribution, work_rows(signals), signals.trace.events
-    duration_ns = np.minimum(events.end_ns[rows], attribution.window_end_ns)
-    duration_ns = duration_ns - np.maximum(events.start_ns[rows], attribution.window_start_ns)
+_Work = tuple[Int32, Int64, tuple[Cause, ...]]
+"""What runs, its own times, and the causes of the time that it shares."""
+
+
+def _device_work(trace: Trace, rows: Int32, duration_ns: Int64) -> list[_Work]:
+    events = trace.events
     own_ns = np.zeros(len(events), dtype=np.int64)
     own_ns[rows] = duration_ns
     inner = events.parent[rows] >= 0
@@ -181,20 +182,24 @@ class ModuleTimes(Struct, frozen=True):
 @memoized
 def module_times(signals: Signals) -> ModuleTimes | None:
     """The time of each module in the used steps; None if no module or named range is known."""
-    attribution, steps, events = signals.attribution, signals.steps, signals.trace.events
+    attribution, steps = signals.attribution, signals.steps
     if signals.trace.totals is not None:
         return None
-    work, paths = _work(signals), Paths()
+    work: list[_Work]
+    if signals.device.is_host_only:
+        operators = host_operators(signals)
+        work = [(operators.rows, operators.self_ns, (Cause.HOST_COMPUTE,))]
+    else:
+        # A step owns what it launched, whenever the device runs it.
+        owned = steps.own(signals.device.rows)
+        work = _device_work(signals.trace, owned, signals.trace.events.duration_ns[owned])
+    paths = Paths()
     modules = [module_paths(signals, rows, paths) for rows, _, _ in work]
     step_ns = np.zeros((len(paths.parent) + 1, steps.count))
     for (rows, own_ns, causes), module in zip(work, modules, strict=True):
-        # By time, as the causes: the device may run what an earlier step launched.
-        middle_ns = np.maximum(events.start_ns[rows], attribution.window_start_ns) // 2
-        middle_ns += np.minimum(events.end_ns[rows], attribution.window_end_ns) // 2
-        step = np.maximum(np.searchsorted(steps.start_ns, middle_ns, side="right") - 1, 0)
         spent = np.zeros_like(step_ns)
         # Place -1 is the last one: work outside of modules.
-        np.add.at(spent, (module, step), own_ns)
+        np.add.at(spent, (module, steps.owner[rows]), own_ns)
         shared_ns = sum(
             attribution.step_total_ns[cause] if len(steps) else attribution.total_ns(cause)
             for cause in causes

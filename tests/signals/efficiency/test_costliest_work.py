@@ -179,7 +179,7 @@ def test_without_any_module_there_are_no_times() -> None:
     assert module_times(Signals(run_of(builder.build()))) is None
 
 
-def test_modules_have_the_time_of_the_step_in_which_they_run() -> None:
+def test_modules_have_the_work_that_their_steps_launched() -> None:
     """The device lags by a step: what it runs at first was launched before the recording."""
     builder = TraceBuilder()
     for step in range(4):
@@ -190,6 +190,4 @@ def test_modules_have_the_time_of_the_step_in_which_they_run() -> None:
         earlier = f"{step - 1}" if step else None
         builder.kernel("gemm", at + ms(2), at + ms(8), launched_by=earlier)
     builder.kernel("gemm", ms(42), ms(48), launched_by="3")
-    found = times(builder)
-    # Each step runs 6 ms, whoever launched it.
-    assert sum(map(sum, found.values())) == len(found["Net_0"]) * ms(6)
+    assert times(builder) == {"Net_0": [ms(6)] * 4}
