@@ -290,7 +290,7 @@ class _Operations:
 
     def in_excess(self) -> Iterator[Excess]:
         """The parts that need much less than they take."""
-        for part in set(self._parts().values()):
+        for part in dict.fromkeys(self._parts().values()):
             if (excess := self._excess(part)) is not None:
                 yield excess
 
@@ -320,7 +320,7 @@ class _Operations:
         read: dict[int, float] = {}
         leaves: dict[int, float] = {}
         time_ns = product_ns = elements_ns = unknown_ns = 0.0
-        for name in part:
+        for name in sorted(part):
             count, now_ns = self.count[name], total_ns(self.signals, [self._operation(name)])
             time_ns += now_ns
             unknown_ns += 0.0 if self._is_known(name) else now_ns
@@ -396,7 +396,7 @@ class _Operations:
         needed_ns = needs.known_ns(self.bytes_per_s)
         if needs.unknown_ns > _MOST_UNKNOWN * needs.time_ns:
             return None
-        rows = [row for name in part for row in self.rows[name]]
+        rows = [row for name in sorted(part) for row in self.rows[name]]
         computed = [row for row in rows if self.program.name_of(row) not in FREE]
         largest = max(computed, key=lambda row: self.program.shape_of(row).elements, default=-1)
         if largest < 0:
@@ -421,7 +421,7 @@ class _Operations:
         if needed_ns > _MOST_NEEDED * needs.time_ns:
             return None
         operations = sorted(
-            (self._operation(name) for name in part),
+            (self._operation(name) for name in sorted(part)),
             key=lambda operation: -total_ns(self.signals, [operation]),
         )
         moved = sum(
