@@ -18,6 +18,9 @@ HOST_KINDS = (
     EventKind.INPUT_WAIT, EventKind.COMPILE, EventKind.ALLOCATE, EventKind.SYNCHRONIZE,
     EventKind.LAUNCH, EventKind.RUNTIME, EventKind.OPERATOR, EventKind.PYTHON,
     EventKind.ANNOTATION, EventKind.OVERHEAD, EventKind.HOST_COLLECTIVE, EventKind.INPUT_WORK,
+    # Most of what threads do is to run operators, and to wait for them.
+    EventKind.OPERATOR, EventKind.OPERATOR, EventKind.OPERATOR, EventKind.OPERATOR,
+    EventKind.SYNCHRONIZE,
 )  # fmt: skip
 PRECISIONS = tuple(Precision)
 LAUNCHES = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemcpy")
@@ -37,7 +40,7 @@ def random_trace(
         builder.launch(CELL_NS, 2 * CELL_NS, key="first")
         launches.append((1, "first"))
     for thread in ("main", "other", "pool"):
-        for number in range(random.randint(0, 9)):
+        for number in range(random.randint(0, 11)):
             begin = random.randrange(CELLS)
             end = begin + random.choice((0, 1, 1, 2, 3, 5, 8, 20))
             kind = random.choice(HOST_KINDS)
@@ -49,8 +52,10 @@ def random_trace(
                 launches.append((begin, key))
             elif kind == EventKind.OPERATOR:
                 name = random.choice(OPERATORS)
-                shapes = random.choice((None, [[2, 3], [3, 4]], [[8]]))
-                dtypes = random.choice((None, ["float", "double"], ["c10::Half", "float"], ["int"]))
+                shapes = random.choice((None, None, [[2, 3], [3, 4]], [[8]]))
+                dtypes = random.choice(
+                    (None, None, ["float", "double"], ["c10::Half", "float"], ["int"])
+                )
                 builder.operator(
                     name, begin * CELL_NS, end * CELL_NS, thread=thread, launches=False,
                     shapes=shapes, dtypes=dtypes,
