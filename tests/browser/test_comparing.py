@@ -68,6 +68,16 @@ def test_other_programs_are_not_comparable(
     assert "times as" not in text_of(tab.locator("main"))
 
 
+def test_modules_are_compared(visitor: Visitor, address: str, ids: Callable[[str], str]) -> None:
+    base, target = ids("synthetic_gpu_allreduce_8rank"), ids("synthetic_gpu_allreduce_8rank_fixed")
+    tab = visitor.open(f"{address}/{link(base, view='compare', base=base, target=target)}")
+    row = tab.get_by_role("group", name="Modules").locator("tbody tr")
+    row.wait_for(timeout=40_000)
+    assert text_of(row).split("\t")[-7:] == [
+        *("faster", "39.9 ms", "88.3 µs", "−39.8 ms", "1", "1", "451.87×")
+    ]
+
+
 def test_link_to_a_finding_is_copied_and_opens_it(
     visitor: Visitor, address: str, ids: Callable[[str], str], read: Callable[[str], Any]
 ) -> None:
