@@ -452,8 +452,11 @@ def fusible_on_cpu(signals: Signals) -> HostFusion:
     rows, now_ns = found.rows[chosen], found.self_ns[chosen]
     operands: list[Operands | None] = [None] * _FIRST_KIND
     kinds = _recorded_kinds(trace, rows, operands)
-    # A library's statistics over a batch may be faster than what a compiler makes of them.
-    operands = [x._replace(fusible=False) if x and x.passes > 1 else x for x in operands]
+    # What a compiler makes of statistics over a batch, or of other layouts, was not measured.
+    operands = [
+        x._replace(fusible=False) if x is not None and (x.passes > 1 or x.copies) else x
+        for x in operands
+    ]
     step = signals.steps.owner[rows].astype(np.int64)
     traffic, _ = _traffic(kinds, step, operands, np.zeros(len(rows), dtype=bool))
     inside = traffic.kernel >= 0
