@@ -154,3 +154,21 @@ def test_on_the_cpu_nothing_is_claimed_of_what_is_unknown_or_a_library_does_in_o
     norm = ("aten::native_batch_norm", [[64, 64, 56, 56], *[[64]] * 4], EAGER, 3.0)
     relu = ("aten::relu", [[64, 64, 56, 56]], EAGER, 3.0)
     assert find(UnfusedOperators, on_cpu((norm, relu), SHAPE)) == ()
+
+
+def test_on_the_cpu_nodes_and_views_end_no_loop() -> None:
+    between: tuple[Piece, ...] = (
+        ("MulBackward0", [SHAPE], EAGER, 1.0),
+        ("aten::view", [SHAPE], EAGER, 1.0),
+    )
+    plain, apart = (
+        (find(UnfusedOperators, on_cpu(pieces, SHAPE)) or ())[0].saving
+        for pieces in (CHAIN, (*CHAIN[:2], *between, *CHAIN[2:]))
+    )
+    assert plain is not None
+    assert apart is not None
+    assert apart.expected_ns == plain.expected_ns
+    product: Piece = ("aten::mm", [[4096, 4096], [4096, 4096]], EAGER, 9.0)
+    (*_, ended) = find(UnfusedOperators, on_cpu((*CHAIN[:2], product, CHAIN[2]), SHAPE)) or ()
+    assert ended.saving is not None
+    assert ended.saving.expected_ns < plain.expected_ns

@@ -32,6 +32,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.operators import shapes_of
+from tb_perfadvisor.signals.core.placement import computes
 from tb_perfadvisor.signals.device.attention import (
     attention_by_order,
     layers_among,
@@ -447,6 +448,9 @@ def fusible_on_cpu(signals: Signals) -> HostFusion:
     trace, found = signals.trace, host_operators(signals)
     around = (EventKind.OPERATOR, EventKind.ANNOTATION)
     chosen = (found.self_ns >= LONG_ON_CPU_NS) & (shapes_of(trace, found.rows) >= 0)
+    # Not autograd's nodes and views, nor operators that only call others.
+    chosen &= np.array([computes(name) for name in found.names], dtype=bool)[found.name]
+    chosen &= 2 * found.self_ns >= trace.events.duration_ns[found.rows]
     chosen &= ~is_within(signals, found.rows, _excluded(), around)
     chosen &= ~is_in(found.rows, layers_among(trace, found.rows, found.rows).rows)
     rows, now_ns = found.rows[chosen], found.self_ns[chosen]
