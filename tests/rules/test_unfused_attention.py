@@ -304,3 +304,13 @@ def test_fused_training_in_16_bits_is_no_faster_on_the_cpu() -> None:
     assert find(UnfusedAttention, on_cpu(dtype=BF16))
     assert find(UnfusedAttention, on_cpu(dtype=BF16, trains=True)) == ()
     assert find(UnfusedAttention, on_cpu(trains=True))
+    # From 2,048 on: 48 ms, and products of 6 and 12 ms that take 1.25 and 2 times as long.
+    for queries, saved in ((2047, None), (2048, 48 - 6 * 1.25 - 12 * 2)):
+        scores = [2, 8, queries, queries]
+        pieces = (
+            ("aten::bmm", [[16, queries, 64], [16, 64, queries]], 3.0),
+            ("aten::_softmax", [scores, [], []], 10.0),
+            ("aten::bmm", [[16, queries, queries], [16, queries, 64]], 3.0),
+        )
+        trace = on_cpu(pieces, dtype=BF16, trains=True)
+        assert (saved_ms(trace)[1] if find(UnfusedAttention, trace) else None) == saved

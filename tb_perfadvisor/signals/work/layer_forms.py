@@ -103,9 +103,10 @@ the sequences, in 32 bits. Longer ones have scores that leave the cache, and the
 them wait for memory, too. Measured with PyTorch 2.13 on one core with AVX-512, by processor time,
 each operator in turns with the fused ones, for 4 to 128 heads of 32 to 128 numbers. Of ten sizes,
 forward, with its backward pass and forward in bfloat16, 29 of 30 gains lie in the range."""
-_FUSED_IN_16_BITS = 1.25
-"""1.05 to 1.7 in bfloat16 on AMX, for any length. The backward pass takes 2 to 9 times as long as
-the products: training got up to four times slower below 512, and gained 30 % at most from there."""
+_FUSED_IN_16_BITS = (1.25, 2.0)
+"""Forward and backward in bfloat16 on AMX: 1.05 to 1.7 for any length, and 2 to 9. Training took up
+to six times as long with short sequences; from 2,048 on it gained 30 to 80 %."""
+_LONG_QUERIES = 2048
 _FUSED_TOLERANCE = (1.4, 1.0, 0.65)
 _FUSED_LOOPS = (0.2, 0.6, 0.95, 1.2)
 """What compiled loops save of the time of the bytes that they do not move: at least, as expected
@@ -236,7 +237,8 @@ def in_fused_attention(signals: Signals) -> Form | None:
     drops = np.array(["dropout" in name or "bernoulli" in name for name in names])
     trains = np.unique(found.layer[found.is_backward])
     is_narrow = _widths(signals, found.first) == Precision.BITS_16
-    left_out = {*found.layer[drops].tolist(), *trains[is_narrow[trains]].tolist()}
+    slows = is_narrow & (found.sizes[:, 1] < _LONG_QUERIES)
+    left_out = {*found.layer[drops].tolist(), *trains[slows[trains]].tolist()}
     kept = ~is_in(found.layer, list(left_out))
     rows, layer, is_backward = found.rows[kept], found.layer[kept], found.is_backward[kept]
     if not len(rows):
@@ -249,7 +251,7 @@ def in_fused_attention(signals: Signals) -> Form | None:
         np.interp(queries, _QUERIES, _FUSED_BACKWARD),
         np.interp(queries, _QUERIES, _FUSED_FORWARD),
     )
-    fused[is_narrow[layer]] = _FUSED_IN_16_BITS
+    fused = np.where(is_narrow[layer], np.where(is_backward, *_FUSED_IN_16_BITS[::-1]), fused)
     then_ns = float((now_ns * is_product) @ fused)
     saved = [float(now_ns.sum()) - part * then_ns for part in _FUSED_TOLERANCE]
     return _saving(signals, rows, now_ns, saved)
