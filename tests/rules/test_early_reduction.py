@@ -52,3 +52,24 @@ def test_saves_what_the_smaller_array_does_not_need() -> None:
 def test_an_array_that_something_else_reads_is_needed() -> None:
     text = PROGRAM + f"%kept = f32[4096]{{0}} reduce({WIDE} %hidden) // result"
     assert find(EarlyReduction, drawn(SLOW, REDUCE, program(text, 4), **COLUMNS)) == ()
+
+
+def test_a_part_of_what_is_summed_up_is_enough_if_the_next_product_is_summed_up_too() -> None:
+    part = "bf16[4096,2048]{1,0}"
+    text = f"""
+        %x = {X} parameter(0) // parts=4
+        %up = {UP} parameter(1) // parts=4
+        %down = bf16[2048,8192]{{1,0}} parameter(2) // parts=4
+        %partial = {WIDE} dot({X} %x, {UP} %up)
+        {REDUCE}
+        %own = {part} dynamic-slice({WIDE} %all-reduce)
+        %hidden = {part} tanh({part} %own)
+        %y = {WIDE} dot({part} %hidden, bf16[2048,8192] %down)
+        %sum = {WIDE} all-reduce({WIDE} %y) // result
+    """
+    (finding,) = find(EarlyReduction, drawn(SLOW, REDUCE, program(text, 4), **COLUMNS)) or ()
+    # Nothing is exchanged before the second one.
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == pytest.approx(800_000, abs=2)
+    alone = text.replace(f"all-reduce({WIDE} %y)", f"copy({WIDE} %y)")
+    assert find(EarlyReduction, drawn(SLOW, REDUCE, program(alone, 4), **COLUMNS)) == ()

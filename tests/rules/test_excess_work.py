@@ -9,6 +9,7 @@ from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.xla.excess_work import ExcessWork
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import xla_op
+from tb_perfadvisor.trace import Trace
 from tests.support.program_values import FIXED, MODULE, SLOW, drawn, program
 
 # Of a v5e: 819 GB/s and 197 TFLOP/s, of which large transfers reach 85 % and products 75 %.
@@ -186,7 +187,7 @@ TWO = """
     cell 100us
     step  |..........|..........|
     main  |LSSSSSSSSS|LSSSSSSSSS|
-    tpu 0 |XXaaaabbbb|XXaaaabbbb|
+    tpu 0 |Xcaaaabbbb|Xcaaaabbbb|
 """
 
 
@@ -198,13 +199,16 @@ class Pair:
     second: str
     text: str
 
-    def trace(self) -> object:
-        """Each takes 400 µs in each of two steps."""
+    def trace(self, third: str = "") -> Trace:
+        """Each takes 400 µs in each of two steps, and a third one, if any, 100 µs."""
+        operations = {"a": self.first, "b": self.second, "c": third or self.second}
         symbols = {
             key: xla_op(text.partition(" = ")[0].lstrip("%"), text, module=MODULE)
-            for key, text in (("a", self.first), ("b", self.second))
+            for key, text in operations.items()
         }
-        trace = draw(TWO, legend=symbols, device="TPU v5 lite")
+        trace = draw(
+            TWO if third else TWO.replace("Xc", "XX"), legend=symbols, device="TPU v5 lite"
+        )
         return replace(trace, programs=(program(self.text),))
 
 
@@ -285,3 +289,67 @@ def test_a_product_that_something_else_reads_stays() -> None:
 def test_a_map_between_the_products_forbids_another_order() -> None:
     text = IN_ORDER.replace("copy(", "tanh(")
     assert find(ExcessWork, drawn(SLOW, SECOND, program(text))) == ()
+
+
+COVARIANCE, POINTS = "f32[4096,4096]{1,0}", "bf16[4096,1024]{1,0}"
+DIAGONAL = f"""
+    %k = {POINTS} parameter(0)
+    %x = s32[4096]{{0}} parameter(1)
+    %all = {COVARIANCE} dot({POINTS} %k, {POINTS} %k), lhs_contracting_dims={{1}}
+    %places = s32[4096,2]{{1,0}} iota(), iota_dimension=0
+    %diagonal = f32[4096]{{0}} gather({COVARIANCE} %all, s32[4096,2] %places) // result
+"""
+ALL_PAIRS = f"%all = {COVARIANCE} dot({POINTS} %k, {POINTS} %k), lhs_contracting_dims={{1}}"
+
+
+def test_of_a_product_whose_diagonal_is_read_little_is_needed() -> None:
+    (finding,) = find(ExcessWork, drawn(SLOW, ALL_PAIRS, program(DIAGONAL))) or ()
+    # 4096 of 4096 x 4096 elements.
+    assert "< 0.1 % is needed" in finding.summary
+    # Which elements are read then depends on data, and to gather first may take longer.
+    by_data = DIAGONAL.replace("iota(), iota_dimension=0", "broadcast(s32[4096] %x)")
+    assert find(ExcessWork, drawn(SLOW, ALL_PAIRS, program(by_data))) == ()
+
+
+SCORES = "f32[4096,8192]{1,0}"
+NORMALIZED = f"%normalized = {SCORES} fusion({SCORES} %scores), kind=kLoop"
+
+
+@pytest.mark.parametrize(("read", "is_found"), [(SCORES, False), ("f32[4096,8]{1,0}", True)])
+def test_what_nobody_reads_need_not_be_written(read: str, is_found: bool) -> None:
+    pair = Pair(
+        f"%scores = {SCORES} fusion(bf16[4096,64] %x), kind=kLoop",
+        NORMALIZED,
+        f"""
+        %x = bf16[4096,64]{{1,0}} parameter(0)
+        %wide = {SCORES} broadcast(bf16[4096,64] %x), dimensions={{0,1}} // in scores
+        %scores = {SCORES} add({SCORES} %wide, {SCORES} %wide) // in scores
+        %normalized = {SCORES} subtract({SCORES} %scores, {SCORES} %scores) // in normalized
+        %part = {read} slice({SCORES} %normalized) // in last, result
+        %last = {read} copy({read} %part) // in last, result
+        """,
+    )
+    # Only `a` and `b` are drawn, so that the slice is read outside of the part.
+    trace = pair.trace(third=f"%last = {read} fusion({SCORES} %normalized), kind=kLoop")
+    assert bool(find(ExcessWork, trace)) == is_found
+
+
+NUMBERS = "f32[1784,2048]{1,0}"
+
+
+@pytest.mark.parametrize(("count", "is_found"), [(9, True), (8, False)])
+def test_many_operations_for_one_in_the_source_are_emulation(count: int, is_found: bool) -> None:
+    operation = f"%sum = {NUMBERS} fusion({NUMBERS} %v0), kind=kLoop"
+    lines = [
+        f"%v{number + 1} = {NUMBERS} maximum({NUMBERS} %v{number}, {NUMBERS} %v{number})"
+        for number in range(count)
+    ]
+    text = f"%v0 = {NUMBERS} parameter(0)\n" + " // in sum\n".join(lines) + " // in sum, result"
+    emulated = program(text)
+    named = replace(emulated, paths=dict.fromkeys(range(1, count + 1), "jit(step)/sub:"))
+    found = find(ExcessWork, drawn(SLOW, operation, named)) or ()
+    assert bool(found) == is_found
+    for finding in found:
+        # One of nine is needed.
+        assert excess_us(finding) == pytest.approx(800 * 8 / 9, rel=0.01)
+        assert "64-bit numbers" in finding.summary

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -29,7 +29,10 @@ from tb_perfadvisor.rules.savings import faster_collectives, time_without_waitin
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, Mask, exposed_part
 from tb_perfadvisor.signals.host.waits import awaited_collectives
-from tb_perfadvisor.signals.program.exchanges import share_if_batch_is_split
+from tb_perfadvisor.signals.program.exchanges import (
+    share_if_activations_move,
+    share_if_batch_is_split,
+)
 from tb_perfadvisor.signals.ranks.collective_costs import (
     launched_ns,
     longest_transfer_ns,
@@ -109,9 +112,10 @@ class ExposedCommunication(Rule):
         split = transfer_share(signals)
         wire_ns = min(needed_transfer_ns(signals), exposed_ns)
         title, longest = _longest(signals, split)
-        if _share_if_split(signals) is not None:
-            share = share_of_each(exposed_ns, signals)
-            title = f"Split the batch instead of the weights: exchanges take {share}"
+        reason = ""
+        if (better := _better_split(signals)) is not None:
+            title = f"{better.title}: it takes {share_of_each(exposed_ns, signals)}"
+            reason = f" {better.reason}: {format_share(better.share)} of the bytes."
         in_words = per_step if title else time_of_each
         yield Finding(
             instance=f"{share_of_each(exposed_ns, signals)} waits for it",
@@ -119,7 +123,7 @@ class ExposedCommunication(Rule):
                 f"{in_words(exposed_ns, signals)} is communication that no compute overlaps"
                 f" ({count_per_step(collectives.count, 'collective', signals)}{_purpose(signals)});"
                 f" {on_waiting(signals, split, wire_ns)}{longest}{_awaited(signals)}"
-                f"{_another_split(signals)}"
+                f"{reason}"
             ),
             title=title,
             saving=_saving(signals, communicating, split, wire_ns),
@@ -179,8 +183,8 @@ def _changes(signals: Signals, split: float | None) -> tuple[str, ...]:
     sent = gradient_messages(signals)
     is_split = sent is not None and _MANY_BYTES <= sent.size_bytes <= sent.count * _LARGE_BUCKET
     last = ["larger-buckets"] if is_split else []
-    if _share_if_split(signals) is not None:
-        first.append("batch-over-devices")
+    if (better := _better_split(signals)) is not None:
+        first.append(better.change)
     elif has_tiled_layouts(signals):
         last.append("tpu-latency-hiding")
     if sends_wide_sums(signals):
@@ -189,10 +193,34 @@ def _changes(signals: Signals, split: float | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *overlapped, *last)))
 
 
-def _share_if_split(signals: Signals) -> float | None:
-    """What remains of the exchange if devices split the batch; None unless that is much less."""
-    share = share_if_batch_is_split(signals)
-    return share if share is not None and share < _WORTH_ANOTHER_SPLIT else None
+class _Split(NamedTuple):
+    """Another split of a program over its devices, which exchanges much less."""
+
+    change: str
+    title: str
+    reason: str
+    share: float
+    """What is exchanged then, relative to now."""
+
+
+def _better_split(signals: Signals) -> _Split | None:
+    splits = (
+        _Split(
+            "batch-over-devices",
+            "Split the batch instead of the weights",
+            "The weights are split over the devices, and each has the whole batch. Split by the"
+            " batch, they would exchange gradients alone",
+            share_if_batch_is_split(signals) or 1.0,
+        ),
+        _Split(
+            "weights-stay",
+            "Exchange the activations instead of the weights",
+            "Devices gather weights that are larger than what they are multiplied by. If each kept"
+            " its part, they would exchange activations",
+            share_if_activations_move(signals) or 1.0,
+        ),
+    )
+    return next((split for split in splits if split.share < _WORTH_ANOTHER_SPLIT), None)
 
 
 def _gathered_logits(signals: Signals) -> DominantCollective | None:
@@ -241,24 +269,13 @@ def _awaited(signals: Signals) -> str:
     return longer if is_long else ""
 
 
-def _another_split(signals: Signals) -> str:
-    """What devices would exchange that split the batch instead of the weights, as a sentence."""
-    share = _share_if_split(signals)
-    if share is None:
-        return ""
-    return (
-        " The weights are split over the devices, and each has the whole batch. Split by the batch,"
-        f" they would exchange gradients alone: {format_share(share)} of the bytes."
-    )
-
-
 def _saving(
     signals: Signals, communicating: Intervals, split: float | None, wire_ns: int
 ) -> Saving:
     exposed_ns, awaited = total_ns(communicating), awaited_collectives(signals)
     claims = join(communicating, awaited)
-    if (share := _share_if_split(signals)) is not None:
-        saved_ns = round((1 - share) * exposed_ns)
+    if (better := _better_split(signals)) is not None:
+        saved_ns = round((1 - better.share) * exposed_ns)
         return Saving(saved_ns // 2, saved_ns, exposed_ns, claims, "modeled")
     if split is None:
         # The bytes need the link at least for this long. The rest may be waiting.

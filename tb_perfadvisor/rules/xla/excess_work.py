@@ -102,6 +102,8 @@ def _summary(signals: Signals, parts: Sequence[Excess], cost: str) -> str:
     if worst.is_repeated:
         devices = worst.running.program.devices
         sentences.append(f"All {devices} devices compute the same products.")
+    if worst.is_emulated:
+        sentences.append("Many operations do what is one in the source, as for 64-bit numbers.")
     if useful < flop:
         sentences.append(
             f"Of {flop / 1e9:,.3g} GFLOP in each step, {format_share(useful / flop)} is needed."
@@ -119,6 +121,8 @@ def _changes(excess: Excess) -> tuple[str, ...]:
         return ("batch-over-devices", "weights-over-devices")
     if excess.used is not None:
         return ("select-first", "stride-of-convolution")
+    if excess.is_emulated:
+        return ("single-precision",)
     if excess.is_in_costly_order:
         return ("other-order",)
     if excess.has_constant_factor:

@@ -30,6 +30,7 @@ from tb_perfadvisor.trace.program import Program
 
 _OWN = ("partition-id", "replica-id", "reduce-scatter", "all-to-all", "collective-permute")
 _SHARED = ("all-reduce", "all-gather")
+_PARTS = ("dynamic-slice", "slice")
 _LEAST_BYTES = 1 << 20
 
 
@@ -40,14 +41,14 @@ def repeated_products(signals: Signals) -> tuple[tuple[Running, list[int]], ...]
     for running in running_programs(signals):
         if running.program.devices < 2:
             continue
-        differs = _differs(running.program)
+        differs = differing_values(running.program)
         rows = [row for row in running.program.rows_of(PRODUCTS) if not differs[row]]
         if rows:
             found.append((running, rows))
     return tuple(found)
 
 
-def _differs(program: Program) -> NDArray[np.bool_]:
+def differing_values(program: Program) -> NDArray[np.bool_]:
     """Which values may differ between the devices; shape (n,)."""
     differs = np.zeros(len(program), dtype=bool)
     is_argument = program.argument >= 0
@@ -108,13 +109,18 @@ def early_reductions(signals: Signals) -> tuple[Reduction, ...]:
             is_product = [program.name_of(of) in PRODUCTS for of in sources]
             if size < _LEAST_BYTES or is_product != [True]:
                 continue
-            users = [u for u in readers(program, row, (*SAME_ELEMENTS, *MAPS)) if u != row]
+            users = [u for u in readers(program, row, (*SAME_ELEMENTS, *MAPS, *_PARTS)) if u != row]
             following = [u for u in users if program.name_of(u) in PRODUCTS]
             if len(following) != 1 or len(users) != 1:
                 continue
-            # The result of the next product is split over the devices if its factor is.
+            # The result of the next product is split over the devices if its factor is. If it is
+            # summed up as well, nothing more is exchanged.
             parts = program.devices if _is_split(program, following[0]) else 1
-            then = program.shape_of(following[0]).padded_bytes * parts
+            is_summed = any(
+                program.name_of(user).startswith("all-reduce")
+                for user in readers(program, following[0], (*SAME_ELEMENTS, "convert"))
+            )
+            then = 0 if is_summed else program.shape_of(following[0]).padded_bytes * parts
             if then < size:
                 found.append(Reduction(running, sources[0], row, following[0], then / size))
     return tuple(found)
@@ -122,7 +128,8 @@ def early_reductions(signals: Signals) -> tuple[Reduction, ...]:
 
 def _is_split(program: Program, product: int) -> bool:
     """Whether a factor of a product is an argument that is split over the devices."""
-    factors = (origin(program, of) for of in program.operands(product))
+    through = (*SAME_ELEMENTS, *_PARTS)
+    factors = (origin(program, of, through) for of in program.operands(product))
     return any(program.parts[factor] > 1 for factor in factors)
 
 

@@ -11,23 +11,27 @@ a chain of layers stays a chain: the program needs the arrays between them.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.program.devices import repeated_products
+from tb_perfadvisor.signals.program.devices import differing_values, repeated_products
 from tb_perfadvisor.signals.program.graph import (
     FREE,
     PRODUCTS,
     SAME_ELEMENTS,
     Running,
     count_of,
+    data_elements,
     origin,
+    readers,
     running_programs,
     single_elements_ns,
+    takes_known_part,
     total_ns,
 )
 from tb_perfadvisor.signals.program.useful_work import (
@@ -54,12 +58,17 @@ _LEAST_NS = 1000.0
 """What an operation takes, however small it is."""
 _INFLATED = 2.0
 """How much larger an array inside is than any that crosses the border."""
-_MOST_NEEDED = 0.5
+_MOST_NEEDED = 0.7
 _MOST_NEEDED_FLAT = 0.1
 """The same for parts without such an array."""
 _MOST_USEFUL = 0.75
 """Of the FLOP of products in excess."""
 _MOST_UNKNOWN = 0.3
+_SIMPLE = frozenset({"add", "div", "max", "min", "mul", "sub"})
+_MANY = 8
+"""Operations of one name in the source, also on several lines of it."""
+_LARGE = 1 << 16
+"""Elements of arrays that devices could split."""
 _MOST_RENAMED = 64
 _TAKES = ("slice", "dynamic-slice", "gather")
 _OF_ONE_SUM = 2
@@ -68,7 +77,7 @@ _MOVES = frozenset((*SAME_ELEMENTS, *FREE, "concatenate", "dynamic-slice", "slic
 _LINEAR = _MOVES | {"add", "and", "dynamic-update-slice", "multiply", "negate", "pad", "subtract"}
 _UNKNOWN = frozenset(
     {
-        *("call", "conditional", "custom-call", "gather", "rng", "rng-bit-generator", "scatter"),
+        *("call", "conditional", "rng", "rng-bit-generator", "scatter"),
         *("select-and-scatter", "sort", "while"),
     }
 )
@@ -81,7 +90,7 @@ class Excess(Struct, frozen=True):
 
     running: Running
     operations: tuple[XlaOperation, ...]
-    """The costliest first."""
+    """The one that does most beyond its product first."""
     time_ns: float
     needed_ns: float
     moved_bytes: float
@@ -96,6 +105,8 @@ class Excess(Struct, frozen=True):
     """Whether a factor of a product depends on no data, so that it moves elements."""
     is_repeated: bool
     """Whether all devices compute the same product."""
+    is_emulated: bool
+    """Whether many operations do what is one in the source, as for 64-bit numbers."""
     is_in_costly_order: bool
     """Whether other parentheses would need fewer FLOP."""
     used: PartlyUsed | None
@@ -193,6 +204,7 @@ class _Operations:
         self.repeated = {
             row for of, rows in repeated_products(signals) if of.program is program for row in rows
         }
+        self.differs = differing_values(program) if program.devices > 1 else None
         self.used = {
             part.product: part
             for part in partly_used_products(signals)
@@ -215,6 +227,10 @@ class _Operations:
             for row in rows
             if (product := self._product(row)) is not None
         }
+        self.time_ns = {name: total_ns(signals, [running.operations[name]]) for name in self.rows}
+        self.emulated_share = {name: self._emulated_share(name) for name in self.rows}
+        self.nonlinear_ns = {name: self._nonlinear_ns(name) for name in self.rows}
+        self.is_known = {name: self._is_known(name) for name in self.rows}
 
     def _source(self, row: int) -> int:
         """What computes an array that operations which never execute rename."""
@@ -272,21 +288,9 @@ class _Operations:
         """Whether a factor of a product depends on no data, such as a matrix of ones and zeros."""
         factors = (of for slot in (0, 1) for of in self.program.operands(product, slot))
         return any(
-            self.program.shape_of(factor).elements > 1 and self._data(factor) <= 1
+            self.program.shape_of(factor).elements > 1 and data_elements(self.program, factor) <= 1
             for factor in factors
         )
-
-    def _data(self, row: int) -> int:
-        """Elements of the largest argument on which a value depends."""
-        pending, seen, most = [row], {row}, 0
-        while pending:
-            value = pending.pop()
-            if self.program.argument[value] >= 0:
-                most = max(most, self.program.shape_of(value).elements)
-            new = set(self.program.operands(value)) - seen
-            seen |= new
-            pending += new
-        return most
 
     def in_excess(self) -> Iterator[Excess]:
         """The parts that need much less than they take."""
@@ -297,6 +301,8 @@ class _Operations:
     def _parts(self) -> dict[str, frozenset[str]]:
         """The part of each operation, joined along the arrays that cost most."""
         parts = {name: frozenset((name,)) for name in self.rows}
+        for chain in self._chains():
+            parts.update(dict.fromkeys(chain, chain))
         least = _LEAST_ARRAY * self.signals.attribution.window_ns * self.bytes_per_s / NS_PER_S
         moved = {
             source: self._written(source) + sum(self.reads[name][source] for name in readers)
@@ -306,8 +312,8 @@ class _Operations:
         for source in sorted(moved, key=lambda row: -moved[row]):
             if moved[source] < least:
                 break
-            names = (self.program.kernel_of(source), *self.readers[source])
-            apart = {parts[name] for name in names}
+            names = (self.program.kernel_of(source), *sorted(self.readers[source]))
+            apart = dict.fromkeys(parts[name] for name in names)
             joined = frozenset().union(*apart)
             if len(apart) > 1 and len(joined) <= _MOST_OPERATIONS:
                 apart_ns = sum(self._needs(part).known_ns(self.bytes_per_s) for part in apart)
@@ -316,23 +322,49 @@ class _Operations:
                     parts.update(dict.fromkeys(joined, joined))
         return parts
 
+    def _elements(self, row: int, moved: float) -> int:
+        """Elements of the part of an array that is moved at a time, of `moved` bytes in all."""
+        shape, count = self.program.shape_of(row), self.count.get(self.program.kernel_of(row), 1)
+        whole = _stored_bytes(shape) * count
+        return round(shape.elements * min(moved / whole, 1.0)) if whole else shape.elements
+
+    def _chains(self) -> Iterator[frozenset[str]]:
+        """Operations that write one array, a part each."""
+        chain_of: dict[str, set[str]] = {name: {name} for name in self.rows}
+        for name, rows in self.rows.items():
+            for row in rows:
+                if self.program.name_of(row) != "dynamic-update-slice":
+                    continue
+                for before in map(self._source, self.program.operands(row, 0)):
+                    is_update = self.program.name_of(before) == "dynamic-update-slice"
+                    written_by = self.program.kernel_of(before)
+                    if is_update and written_by in chain_of and before not in self.results:
+                        joined = chain_of[name] | chain_of[written_by]
+                        chain_of.update(dict.fromkeys(joined, joined))
+        chains = (frozenset(chain) for chain in chain_of.values() if len(chain) > 1)
+        yield from dict.fromkeys(chains)
+
     def _needs(self, part: frozenset[str]) -> _Needs:
         read: dict[int, float] = {}
         leaves: dict[int, float] = {}
         time_ns = product_ns = elements_ns = unknown_ns = 0.0
         for name in sorted(part):
-            count, now_ns = self.count[name], total_ns(self.signals, [self._operation(name)])
+            count, now_ns = self.count[name], self.time_ns[name]
             time_ns += now_ns
-            unknown_ns += 0.0 if self._is_known(name) else now_ns
+            unknown_ns += 0.0 if self.is_known[name] else now_ns
             for source, size in self.reads[name].items():
                 if self.program.kernel_of(source) not in part:
                     read[source] = max(read.get(source, 0.0), size)
-            elements_ns += self._nonlinear_ns(name) * count
+            elements_ns += self.nonlinear_ns[name] * count
             for row in self.rows[name]:
                 if row in self.products:
                     product_ns += self.products[row].needed_ns * count
-                if row in self.results or not self.readers.get(row, part) <= part:
+                if row in self.results:
                     leaves[row] = self._written(row)
+                elif others := self.readers.get(row, part) - part:
+                    # Of what is written, others may read a part.
+                    read_later = sum(self.reads[other][row] for other in sorted(others))
+                    leaves[row] = min(self._written(row), read_later)
         return _Needs(
             time_ns,
             sum(read.values()) + sum(leaves.values()),
@@ -340,7 +372,7 @@ class _Operations:
             elements_ns,
             unknown_ns,
             _LEAST_NS * max(self.count[name] for name in part),
-            max((self.program.shape_of(row).elements for row in (*read, *leaves)), default=1),
+            max((self._elements(*each) for each in (*read.items(), *leaves.items())), default=1),
         )
 
     def _nonlinear_ns(self, name: str) -> float:
@@ -354,10 +386,28 @@ class _Operations:
         nonlinear = [row for row in rows if self._is_nonlinear(row)]
         reads = [of for row in nonlinear for of in self.program.operands(row) if of in size]
         is_needed = any(size[row] == max(size.values()) for row in (*nonlinear, *reads))
-        return sum(
+        elements_ns = sum(
             single_elements_ns(self.signals, self.program, row) * self.mapped_share.get(row, 1.0)
             for row in (rows if is_needed else nonlinear)
         )
+        return elements_ns * (1 - self.emulated_share[name])
+
+    def _emulated_share(self, name: str) -> float:
+        """The share of the arithmetic of an operation that the source does not have.
+
+        An addition is one in the source, and a dozen for numbers that the device has not.
+        """
+        arithmetic = [row for row in self.rows[name] if self.program.name_of(row) not in _MOVES]
+        sources = Counter(
+            (self.program.paths.get(row, "").rstrip(":"), self.program.shape_of(row).dims)
+            for row in arithmetic
+        )
+        surplus = sum(
+            count - 1
+            for (path, _), count in sources.items()
+            if path.rpartition("/")[2] in _SIMPLE and count > _MANY
+        )
+        return surplus / max(len(arithmetic), 1)
 
     def _is_nonlinear(self, row: int) -> bool:
         name = self.program.name_of(row)
@@ -365,6 +415,8 @@ class _Operations:
             return len(self.program.operands(row)) > _OF_ONE_SUM
         if name in ("compare", "select"):
             return not self._is_of_positions(row)
+        if name in ("custom-call", "gather"):
+            return not self._is_priced(row)
         return name not in _LINEAR
 
     def _is_of_positions(self, row: int) -> bool:
@@ -381,72 +433,111 @@ class _Operations:
     def _operation(self, name: str) -> XlaOperation:
         return self.running.operations[name]
 
+    def _is_priced(self, row: int) -> bool:
+        """Whether a gather takes a part that is known, or a custom call computes nothing.
+
+        Such calls make room for an array, or check the indices of a gather.
+        """
+        name = self.program.name_of(row)
+        if name == "custom-call" and self.program.operands(row):
+            users = list(readers(self.program, row, (*SAME_ELEMENTS, "slice")))
+            return all(self.program.name_of(user) == "gather" for user in users)
+        return name != "gather" or takes_known_part(self.program, row)
+
     def _is_known(self, name: str) -> bool:
         opcodes = {self.program.name_of(row): row for row in self.rows[name]}
         is_exchange = any(opcode.startswith(_EXCHANGES) for opcode in opcodes)
         products = (row for opcode, row in opcodes.items() if opcode in PRODUCTS)
         return (
             not opcodes.keys() & _UNKNOWN
+            and all(self._is_priced(row) for row in self.rows[name])
             and not is_exchange
             and all(row in self.products for row in products)
         )
 
     def _excess(self, part: frozenset[str]) -> Excess | None:
         needs = self._needs(part)
-        needed_ns = needs.known_ns(self.bytes_per_s)
-        if needs.unknown_ns > _MOST_UNKNOWN * needs.time_ns:
-            return None
         rows = [row for name in sorted(part) for row in self.rows[name]]
         computed = [row for row in rows if self.program.name_of(row) not in FREE]
-        largest = max(computed, key=lambda row: self.program.shape_of(row).elements, default=-1)
-        if largest < 0:
+        if not computed or needs.unknown_ns > _MOST_UNKNOWN * needs.time_ns:
             return None
+        largest = max(computed, key=lambda row: self.program.shape_of(row).elements)
         elements = self.program.shape_of(largest).elements
-        is_inflated = elements >= _INFLATED * max(needs.border_elements, 1)
         products = [row for row in rows if row in self.products]
-        flop, useful = (
-            sum(amount * self.count[self.program.kernel_of(row)] for row, amount in amounts)
-            for amounts in (
-                [(row, self.products[row].flop) for row in products],
-                [(row, self.products[row].useful_flop) for row in products],
-            )
+        flop, useful_flop = self._flop(products)
+        emulated_ns = self._emulated_ns(part)
+        excess = Excess(
+            running=self.running,
+            operations=tuple(
+                map(self._operation, sorted(sorted(part), key=self._spare_ns, reverse=True))
+            ),
+            time_ns=needs.time_ns,
+            needed_ns=needs.known_ns(self.bytes_per_s),
+            moved_bytes=sum(map(self._moved, sorted(part))),
+            border_bytes=needs.border_bytes,
+            flop=flop,
+            useful_flop=useful_flop,
+            largest=largest,
+            is_inflated=elements >= _INFLATED * max(needs.border_elements, 1),
+            has_constant_factor=any(self.has_constant_factor(row) for row in products),
+            is_repeated=any(row in self.repeated for row in products) or self._is_alike(part),
+            is_emulated=emulated_ns > 0,
+            is_in_costly_order=any(row in self.other_order for row in products),
+            used=next((self.used[row] for row in products if row in self.used), None),
         )
-        if not is_inflated and useful >= _MOST_USEFUL * flop:
-            only_moves = all(self.program.name_of(row) in _MOVES for row in rows)
-            if products or only_moves or needed_ns > _MOST_NEEDED_FLAT * needs.time_ns:
-                return None
-        is_repeated = any(row in self.repeated for row in products)
-        if is_repeated:  # each device would do its part
+        if not self._is_explained(excess, rows):
+            return None
+        needed_ns = excess.needed_ns
+        if excess.is_emulated:
+            needed_ns = max(needed_ns, needs.time_ns - emulated_ns)
+        if excess.is_repeated:  # each device would do its part
             needed_ns = min(needed_ns, needs.time_ns / self.program.devices)
         if needed_ns > _MOST_NEEDED * needs.time_ns:
             return None
-        operations = sorted(
-            (self._operation(name) for name in sorted(part)),
-            key=lambda operation: -total_ns(self.signals, [operation]),
-        )
-        moved = sum(
-            sum(self.reads[name].values()) + sum(self._written(row) for row in self._leaving(name))
-            for name in part
-        )
-        return Excess(
-            self.running,
-            tuple(operations),
-            needs.time_ns,
-            needed_ns + needs.unknown_ns,
-            moved,
-            needs.border_bytes,
-            flop,
-            useful,
-            largest,
-            is_inflated,
-            any(self.has_constant_factor(row) for row in products),
-            is_repeated,
-            any(row in self.other_order for row in products),
-            next((self.used[row] for row in products if row in self.used), None),
+        return replace(excess, needed_ns=needed_ns + needs.unknown_ns)
+
+    def _is_explained(self, excess: Excess, rows: list[int]) -> bool:
+        """Whether anything says why a part takes longer than it needs, or it is very slow."""
+        if excess.is_inflated or excess.is_repeated or excess.is_emulated:
+            return True
+        if excess.useful_flop < _MOST_USEFUL * excess.flop:
+            return True
+        only_moves = all(self.program.name_of(row) in _MOVES for row in rows)
+        is_slow = excess.needed_ns <= _MOST_NEEDED_FLAT * excess.time_ns
+        return is_slow and not (excess.flop or only_moves)
+
+    def _flop(self, products: list[int]) -> tuple[float, float]:
+        """The FLOP of products, and those that are useful."""
+        counts = [self.count[self.program.kernel_of(row)] for row in products]
+        found = [self.products[row] for row in products]
+        return (
+            sum(one.flop * count for one, count in zip(found, counts, strict=True)),
+            sum(one.useful_flop * count for one, count in zip(found, counts, strict=True)),
         )
 
-    def _leaving(self, name: str) -> Iterable[int]:
-        return (row for row in self.rows[name] if row in self.results or self.readers.get(row))
+    def _emulated_ns(self, part: frozenset[str]) -> float:
+        """What operations take for arithmetic that the source does not have; 0 if little."""
+        if max(self.emulated_share[name] for name in part) <= _MOST_USEFUL:
+            return 0.0
+        return sum(self.emulated_share[name] * self.time_ns[name] for name in sorted(part))
+
+    def _moved(self, name: str) -> float:
+        """Bytes that an operation reads and writes."""
+        leaving = (r for r in self.rows[name] if r in self.results or self.readers.get(r))
+        return sum(self.reads[name].values()) + sum(map(self._written, leaving))
+
+    def _is_alike(self, part: frozenset[str]) -> bool:
+        """Whether all devices compute the same large arrays, the program's state aside."""
+        rows = [row for name in sorted(part) for row in self.rows[name]]
+        if self.differs is None or self.differs[rows].any() or self.results & set(rows):
+            return False
+        return max(self.program.shape_of(row).elements for row in rows) >= _LARGE
+
+    def _spare_ns(self, name: str) -> float:
+        """The time of an operation beyond that of its products."""
+        products = (self.products[row] for row in self.rows[name] if row in self.products)
+        needed_ns = self.count[name] * sum(product.needed_ns for product in products)
+        return self.time_ns[name] - needed_ns
 
 
 def _stored_bytes(shape: Shape) -> float:

@@ -5,13 +5,21 @@ from __future__ import annotations
 from enum import Enum
 
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.program.graph import PRODUCTS, SAME_ELEMENTS, origin, running_programs
+from tb_perfadvisor.signals.program.graph import (
+    PRODUCTS,
+    SAME_ELEMENTS,
+    origin,
+    readers,
+    running_programs,
+)
 from tb_perfadvisor.signals.program.useful_work import MAPS
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.program import Program
 
 _SENT = {"all-gather": 1.0, "all-reduce": 2.0, "collective-permute": 1.0, "reduce-scatter": 1.0}
 """How often a ring sends the array, for large rings."""
+_STORED = (*SAME_ELEMENTS, "dynamic-slice", "slice")
+"""What takes the parameters of a layer out of those of all layers."""
 _LARGEST_SHARE_OF_MEMORY = 0.25
 """What whole weights, gradients and optimizer state may take of a device's memory."""
 
@@ -46,7 +54,7 @@ def _state(program: Program) -> list[int]:
 
 
 def _carried(program: Program, row: int, state: set[tuple[int, ...]]) -> Carried:
-    sources = [origin(program, of) for of in program.operands(row)]
+    sources = [origin(program, of, _STORED) for of in program.operands(row)]
     if sources and all(program.argument[of] >= 0 for of in sources):
         is_state = any(program.is_aliased[of] or program.parts[of] > 1 for of in sources)
         return Carried.PARAMETERS if is_state else Carried.ACTIVATIONS
@@ -94,4 +102,29 @@ def share_if_batch_is_split(signals: Signals) -> float | None:
                 name = program.name_of(row).removesuffix("-start")
                 now += _SENT[name] * program.shape_of(row).padded_bytes * program.runs[row]
         then += _SENT["all-reduce"] * whole
+    return then / now if now else None
+
+
+@memoized
+def share_if_activations_move(signals: Signals) -> float | None:
+    """What devices exchange that keep their part of the weights, relative to gathering them.
+
+    Each then needs the activations of all devices, and their sum. None unless each product that
+    reads gathered weights is known.
+    """
+    now = then = 0.0
+    for running in running_programs(signals):
+        program = running.program
+        for row in program.rows_of(("all-gather", "all-gather-start")):
+            if _carried(program, row, set()) is not Carried.PARAMETERS:
+                continue
+            products = [u for u in readers(program, row) if program.name_of(u) in PRODUCTS]
+            if not products:
+                return None
+            for product in products:
+                others = [of for of in program.operands(product) if origin(program, of) != row]
+                read = sum(program.shape_of(of).padded_bytes for of in others)
+                moved = (read + program.shape_of(product).padded_bytes) * program.devices
+                then += moved * program.runs[product]
+            now += program.shape_of(row).padded_bytes * program.runs[row]
     return then / now if now else None

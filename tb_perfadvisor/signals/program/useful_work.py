@@ -2,8 +2,8 @@
 
 The graph of values shows what becomes of a product's result. If all that follows only moves or maps
 elements until slices take some of them, the others were computed for nothing. The gradient of such
-a slice is an array that zeros pad, and products with it multiply these zeros. A gather is no slice:
-to gather before a product can take far longer than what it saves.
+a slice is an array that zeros pad, and products with it multiply these zeros. A gather is a slice
+if its indices depend on no data. Else to gather first can take longer than what it saves.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tb_perfadvisor.signals.program.graph import (
     origin,
     readers,
     running_programs,
+    takes_known_part,
 )
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import stored_bytes
@@ -102,7 +103,7 @@ def _taken_share(
             name = program.name_of(user)
             # In a loop, each trip may take another part.
             times = float(program.runs[user]) / runs
-            if name in _TAKES and row in program.operands(user, 0):
+            if takes_known_part(program, user) and row in program.operands(user, 0):
                 taken, by = taken + program.shape_of(user).elements * times, user
             elif name in (*SAME_ELEMENTS, *MAPS, "broadcast") or _is_of_rows(program, user, row):
                 pending.append(user)
