@@ -45,3 +45,18 @@ def test_a_machine_of_which_others_use_a_tenth(share: float, is_noted: bool) -> 
     trace = TraceBuilder().operator("aten::mm", 0, ms(1), launches=False).build()
     trace = replace(trace, facts=replace(trace.facts, load=Load(others=share, idle=0.5)))
     assert ("loaded-machine" in notes_of(trace)) == is_noted
+
+
+@pytest.mark.parametrize(("work_ms", "is_noted"), [(2, False), (30, True)])
+def test_runs_matched_with_steps_by_their_order(work_ms: int, is_noted: bool) -> None:
+    # Steps of 10 ms on the host. The note is about times of the device, so it must decide them.
+    builder = TraceBuilder("jax").device("TPU v5e", kind="tpu", memory_bytes=2**34)
+    at = ms(1)
+    for number in range(6):
+        begin = ms(10 * number)
+        builder.step(number, begin, begin + ms(10), thread="python")
+        at = max(at, begin + ms(1))
+        builder.derived("modules", "jit_f(1)", at, at + ms(work_ms))
+        builder.xla_op("fusion.1", at, at + ms(work_ms), module="jit_f(1)", launched_by="")
+        at += ms(work_ms)
+    assert ("linked-by-order" in notes_of(builder.build())) == is_noted
