@@ -366,3 +366,62 @@ def test_iterators_of_a_pipeline(random: Random) -> None:
     texts = trace.texts(table.shapes)
     found = zip(*(texts if each is None else each.tolist() for each in columns), strict=True)
     assert list(found) == expected
+
+
+NAMES: dict[str, EventKind] = {
+    "PjitFunction(step)": EventKind.ANNOTATION,
+    "PjitFunction(_where)": EventKind.ANNOTATION,
+    "backend_compile": EventKind.COMPILE,
+    "named range": EventKind.ANNOTATION,
+    "$train.py:3 get_batch": EventKind.PYTHON,
+    "$builtins next": EventKind.PYTHON,
+    "$train.py:9 other": EventKind.PYTHON,
+    "np.asarray(jax.Array)": EventKind.SYNCHRONIZE,
+    "$dataloader.py:7 __next__": EventKind.INPUT_WAIT,
+}
+
+
+@examples(40)
+@given(randoms)
+def test_calls_that_compile_and_frames_that_make_batches(random: Random) -> None:
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    thread = drawing.line(host, "python")
+    spans: list[tuple[str, int, int]] = []
+    for _ in range(random.randint(1, 9)):
+        begin = 1_000 * random.randrange(60)
+        length = random.choice((1_000, 9_000, 10_000, 11_000, 30_000))
+        spans.append((random.choice(list(NAMES)), begin, begin + length))
+    spans = sorted(set(spans), key=lambda span: (span[1], -span[2], span[0]))
+    for name, begin, end in spans:
+        drawing.event(host, thread, name, begin, end - begin)
+    calls = [span for span in spans if span[0].startswith("PjitFunction")]
+
+    def begins_in(begin: int, end: int, *kinds: EventKind) -> bool:
+        return any(NAMES[name] in kinds and begin <= at < end for name, at, _ in spans)
+
+    expected = []
+    for place, (name, begin, end) in enumerate(spans):
+        kind = NAMES[name]
+        if name.startswith("PjitFunction"):
+            # Functions called while another one is traced belong to it.
+            is_outermost = all(begin >= other[2] for other in spans[:place] if other in calls)
+            if is_outermost and begins_in(begin, end, EventKind.COMPILE):
+                kind = EventKind.COMPILE
+        elif name in ("$train.py:3 get_batch", "$builtins next") and calls:
+            does_step = begins_in(begin, end, EventKind.SYNCHRONIZE) or any(
+                call[0] == "PjitFunction(step)" and begin <= call[1] < end for call in calls
+            )
+            is_called = any(call[1] <= begin < call[2] for call in calls)
+            holds_fetch = name == "$builtins next" and begins_in(begin, end, EventKind.INPUT_WAIT)
+            if not (does_step or is_called or holds_fetch) and end - begin >= 10_000:
+                kind = EventKind.INPUT_WAIT
+        expected.append((name, begin - spans[0][1], end - begin, kind))
+    trace = drawing.read()
+    events = trace.events
+    found = [
+        (trace.name(row), int(events.start_ns[row]), int(events.duration_ns[row]),
+         EventKind(int(events.kind[row])))
+        for row in range(len(events))
+    ]  # fmt: skip
+    assert sorted(found) == sorted(expected)

@@ -304,7 +304,7 @@ def test_arguments_over_devices_and_groups(random: Random) -> None:
     elif form == "mesh":
         for axis in (2, 3, 5):
             reduce.mesh_groups.mesh.axes.add(size=axis)
-        for number in (0, 2):
+        for number in (0, 2, 3):  # the mesh has no fourth axis
             reduce.mesh_groups.axes.add(mesh_axis_index=number)
         size = 10
     entry.root_id = 50
