@@ -44,7 +44,6 @@ def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
     if len(steps) == 0:
         return EMPTY
     start_ns, end_ns = steps.host_start_ns, steps.host_end_ns
-    window = single(int(start_ns[0]), int(end_ns[-1]))
     if steps.marked_ends:
         inside = union(start_ns, steps.marker_end_ns)
         return complement(inside, int(start_ns[0]), int(end_ns[-1]))
@@ -62,14 +61,15 @@ def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
     # The work that closes step i begins in its window, and may end after it. The next step begins
     # with its fetch, or with the first operator after its marker.
     begun = np.minimum(closing_starts, closing_ends - 1)  # an update may take no time
-    slot = last_before(begun, end_ns - 1)
-    has_closing = (slot >= 0) & (closing_starts[np.maximum(slot, 0)] >= start_ns)
-    begin = np.maximum.accumulate(closing_ends)[np.maximum(slot, 0)]
+    order = np.argsort(begun, kind="stable")
+    slot = last_before(begun[order], end_ns - 1)
+    has_closing = (slot >= 0) & (closing_starts[order][np.maximum(slot, 0)] >= start_ns)
+    begin = np.maximum.accumulate(closing_ends[order])[np.maximum(slot, 0)]
     end = np.minimum(first_from(fetches, begin), first_from(opening, end_ns))
     end = np.maximum(np.where(end == _NEVER, end_ns, end), begin)
     gaps = union(begin[has_closing], end[has_closing])
     # A fetch that begins before the closing work ends belongs to the step itself.
-    return intersect(window, gaps)
+    return intersect(single(int(start_ns[0]), int(end_ns[-1])), gaps)
 
 
 _NEVER = np.iinfo(np.int64).max
