@@ -27,6 +27,7 @@ from tb_perfadvisor.signals.host.call_tree import (
     self_time,
 )
 from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.excess_work import excess_work
 from tb_perfadvisor.signals.program.graph import operation_needs, unpriced_operations
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.roofline import BOUNDS, LATENCY_BOUND, roofline
@@ -347,7 +348,22 @@ def _limits(signals: Signals, rows: Int32) -> tuple[float | None, str]:
     if bound == LATENCY_BOUND:
         return None, BOUNDS[bound]
     needed_ns = np.maximum(found.achievable_ns[known], np.minimum(arithmetic_ns, known_ns))
+    # Of work in excess, the results need less.
+    needed_ns = np.minimum(needed_ns, _useful_ns(signals, rows[is_known]))
     return float(needed_ns.sum() / known_ns.sum()), BOUNDS[bound]
+
+
+def _useful_ns(signals: Signals, rows: Int32) -> Float64:
+    """What the results need of the time of executions; infinite if there is no excess."""
+    shares = {
+        operation.op: part.needed_ns / part.time_ns
+        for part in excess_work(signals)
+        for operation in part.operations
+    }
+    ops = signals.trace.operations(rows).tolist() if shares else [-1] * len(rows)
+    share = np.array([shares.get(op, np.inf) for op in ops])
+    durations_ns = signals.trace.events.duration_ns[rows]
+    return np.where(np.isinf(share), np.inf, share * np.maximum(durations_ns, 1))
 
 
 def _arithmetic_ns(signals: Signals, rows: Int32) -> Float64:
