@@ -502,7 +502,7 @@ TUNED_PAIRS = (
         "wrong-axis",
         "partitioned.wrong_axis",
         "layers that are split by what they contract; fixed: by their hidden features",
-        "early-reduction",
+        "exposed-communication",
         "excess-work",
         chips=4,
     ),

@@ -12,6 +12,7 @@ RENAMED = MappingProxyType(
         "depthwise-convolution": "grouped-convolution",
         "device-synchronisation": "device-synchronization",
         "double-precision-on-cpu": "double-precision",
+        "early-reduction": "exposed-communication",
         "input-imbalance": "straggler",
         "repeated-products": "excess-work",
         "unfused-elementwise": "unfused-operators",

@@ -29,6 +29,7 @@ from tb_perfadvisor.rules.savings import faster_collectives, time_without_waitin
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, Mask, exposed_part
 from tb_perfadvisor.signals.host.waits import awaited_collectives
+from tb_perfadvisor.signals.program.devices import early_reductions
 from tb_perfadvisor.signals.program.exchanges import (
     share_if_activations_move,
     share_if_batch_is_split,
@@ -46,6 +47,7 @@ from tb_perfadvisor.signals.ranks.exposed_communication import (
     began_late,
     dominant_collective,
     exposed_by_role,
+    exposed_once_ns,
     free_compute_ns,
     gradient_messages,
     has_role,
@@ -114,8 +116,9 @@ class ExposedCommunication(Rule):
         title, longest = _longest(signals, split)
         reason = ""
         if (better := _better_split(signals)) is not None:
-            title = f"{better.title}: it takes {share_of_each(exposed_ns, signals)}"
-            reason = f" {better.reason}: {format_share(better.share)} of the bytes."
+            title = f"{better.title}: exchanges take {share_of_each(exposed_ns, signals)}"
+            then = f"{format_share(better.share)} of the bytes" if better.share else "nothing more"
+            reason = f" {better.reason}: {then}."
         in_words = per_step if title else time_of_each
         yield Finding(
             instance=f"{share_of_each(exposed_ns, signals)} waits for it",
@@ -184,7 +187,7 @@ def _changes(signals: Signals, split: float | None) -> tuple[str, ...]:
     is_split = sent is not None and _MANY_BYTES <= sent.size_bytes <= sent.count * _LARGE_BUCKET
     last = ["larger-buckets"] if is_split else []
     if (better := _better_split(signals)) is not None:
-        first.append(better.change)
+        first.insert(0, better.change)
     elif has_tiled_layouts(signals):
         last.append("tpu-latency-hiding")
     if sends_wide_sums(signals):
@@ -201,9 +204,18 @@ class _Split(NamedTuple):
     reason: str
     share: float
     """What is exchanged then, relative to now."""
+    exposed_ns: int
+    """The exposed time of the collectives that it changes."""
+
+    @property
+    def saved_ns(self) -> int:
+        """The exposed time that is left out."""
+        return round((1 - self.share) * self.exposed_ns)
 
 
 def _better_split(signals: Signals) -> _Split | None:
+    """The split that saves most, if any exchanges much less."""
+    exposed_ns = total_ns(signals.attribution.intervals[Cause.COMMUNICATION])
     splits = (
         _Split(
             "batch-over-devices",
@@ -211,6 +223,7 @@ def _better_split(signals: Signals) -> _Split | None:
             "The weights are split over the devices, and each has the whole batch. Split by the"
             " batch, they would exchange gradients alone",
             share_if_batch_is_split(signals) or 1.0,
+            exposed_ns,
         ),
         _Split(
             "weights-stay",
@@ -218,9 +231,34 @@ def _better_split(signals: Signals) -> _Split | None:
             "Devices gather weights that are larger than what they are multiplied by. If each kept"
             " its part, they would exchange activations",
             share_if_activations_move(signals) or 1.0,
+            exposed_ns,
         ),
+        *_columns_first(signals),
     )
-    return next((split for split in splits if split.share < _WORTH_ANOTHER_SPLIT), None)
+    better = [split for split in splits if split.share < _WORTH_ANOTHER_SPLIT]
+    return max(better, key=lambda split: split.saved_ns, default=None)
+
+
+def _columns_first(signals: Signals) -> Iterable[_Split]:
+    """The split by columns, if devices sum up a larger array than they need to."""
+    found = early_reductions(signals)
+    if not found:
+        return
+    text, hlo = signals.trace.text, signals.trace.hlo
+    reduced = {one.running.program.kernel_of(one.reduced) for one in found}
+    ops = signals.trace.operations(collectives_of(signals).row).tolist()
+    chosen = np.array([op >= 0 and text(int(hlo.name[op])) in reduced for op in ops], dtype=bool)
+    largest = max(found, key=lambda one: one.running.program.shape_of(one.reduced).padded_bytes)
+    program = largest.running.program
+    yield _Split(
+        "columns-first",
+        "Split the weights by their columns first",
+        f"{program.shape_of(largest.reduced)} is summed up over {program.devices} devices between"
+        " two products. If the first weights were split by their columns, they would only sum up"
+        " what follows the second product",
+        largest.share,
+        int(exposed_once_ns(signals, chosen).sum()),
+    )
 
 
 def _gathered_logits(signals: Signals) -> DominantCollective | None:
@@ -275,7 +313,7 @@ def _saving(
     exposed_ns, awaited = total_ns(communicating), awaited_collectives(signals)
     claims = join(communicating, awaited)
     if (better := _better_split(signals)) is not None:
-        saved_ns = round((1 - better.share) * exposed_ns)
+        saved_ns = better.saved_ns
         return Saving(saved_ns // 2, saved_ns, exposed_ns, claims, "modeled")
     if split is None:
         # The bytes need the link at least for this long. The rest may be waiting.

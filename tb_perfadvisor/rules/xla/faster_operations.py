@@ -18,10 +18,6 @@ from tb_perfadvisor.signals.program.argument_reads import (
     without_widening,
 )
 from tb_perfadvisor.signals.program.both_branches import Choice, both_branches
-from tb_perfadvisor.signals.program.devices import (
-    early_reductions,
-    with_later_reductions,
-)
 from tb_perfadvisor.signals.program.graph import FasterOperation, in_proportion, mean_ns, total_ns
 from tb_perfadvisor.signals.program.loop_products import before_loops, loop_products
 from tb_perfadvisor.signals.program.moved_rows import partly_used_sorts
@@ -76,34 +72,6 @@ def _remains(found: Choice) -> tuple[float, float, float]:
     if found.is_counted:
         return _COUNTED
     return 1 / found.branches, _AT_BEST, 1.0
-
-
-class EarlyReduction(FasterOperations):
-    """Devices sum up a larger array than they need to."""
-
-    id = "early-reduction"
-    title = "Split the weights by their columns first"
-
-    refines = "exposed-communication"
-
-    minimum_share = Limit(0.03, "share", "Less is within the variation of collectives.")
-
-    noun = "collective"
-    changes = ("columns-first",)
-
-    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        return with_later_reductions(signals)
-
-    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        found = early_reductions(signals)
-        largest = max(found, key=lambda r: r.running.program.shape_of(r.reduced).padded_bytes)
-        program = largest.running.program
-        shape, then = program.shape_of(largest.reduced), program.shape_of(largest.next_product)
-        return f"{shape} is summed up", (
-            f"{cost} goes into summing {shape} up over {program.devices} devices between two"
-            f" products ({len(found)} times). The result of the second, {then}, is smaller: summed"
-            f" up instead, it takes {format_share(largest.share)} of the bytes."
-        )
 
 
 class ProductsInLoop(FasterOperations):

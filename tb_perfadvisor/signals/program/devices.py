@@ -16,13 +16,10 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.graph import (
     PRODUCTS,
     SAME_ELEMENTS,
-    FasterOperation,
     Running,
-    mean_ns,
     origin,
     readers,
     running_programs,
-    that_touch,
 )
 from tb_perfadvisor.signals.program.useful_work import MAPS
 from tb_perfadvisor.signals.signals import Signals
@@ -131,20 +128,3 @@ def _is_split(program: Program, product: int) -> bool:
     through = (*SAME_ELEMENTS, *_PARTS)
     factors = (origin(program, of, through) for of in program.operands(product))
     return any(program.parts[factor] > 1 for factor in factors)
-
-
-def with_later_reductions(signals: Signals) -> list[FasterOperation]:
-    """The all-reduces, and those that wait for them, if a smaller array were summed up later."""
-    faster = []
-    for found in early_reductions(signals):
-        name = found.running.program.kernel_of(found.reduced)
-        for operation in that_touch(signals, found.running, [name]):
-            if not operation.category.startswith(("all-reduce", "async")):
-                continue
-            now = mean_ns(signals, operation)
-            faster.append(
-                FasterOperation(
-                    operation, now * found.share, now * found.share / 2, now * (1 + found.share) / 2
-                )
-            )
-    return faster
