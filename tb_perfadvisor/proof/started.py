@@ -26,6 +26,9 @@ from tb_perfadvisor.units import format_exit_status
 
 _PATIENCE_S: Final = 5.0
 """What a program may take to end when it is asked to."""
+_GONE_S: Final = 30.0
+"""What processes may take to be gone once they are killed."""
+_LOOK_AGAIN_S: Final = 0.01
 _MOST_VALUES: Final = 50
 _MOST_PRINTED_BYTES: Final = 1 << 20
 _LOSS = re.compile(rb"\bloss\b[^\d\n+-]{0,12}([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", re.IGNORECASE)
@@ -121,7 +124,11 @@ class Started:
             self._process.wait(_PATIENCE_S)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._signal(signal.SIGKILL)
+        # On a busy machine, what is killed is gone a little later, and may have started others.
+        deadline_s = time.monotonic() + _GONE_S
+        while self.processes() and time.monotonic() < deadline_s:
+            self._signal(signal.SIGKILL)
+            time.sleep(_LOOK_AGAIN_S)
         self._process.wait()
 
     def result(self, load: Load | None) -> Run:

@@ -97,6 +97,21 @@ class Program(Struct, frozen=True, dict=True):
         return users
 
     @cached_property
+    def largest_argument(self) -> tuple[int, ...]:
+        """Elements of the largest argument on which each value depends; 0 if it is on none."""
+        elements = [self.shapes[shape].elements for shape in self.shape.tolist()]
+        is_argument = (self.argument >= 0).tolist()
+        largest = [size * known for size, known in zip(elements, is_argument, strict=True)]
+        edges = list(zip(self.sources.tolist(), self.targets.tolist(), strict=True))
+        # Operands come first, but for what a loop passes from trip to trip.
+        while True:
+            before = sum(largest)
+            for source, target in edges:
+                largest[target] = max(largest[target], largest[source])
+            if sum(largest) == before:
+                return tuple(largest)
+
+    @cached_property
     def _by_source(self) -> tuple[Int32, Int32]:
         order = np.argsort(self.sources, kind="stable")
         return self.sources[order], self.targets[order]

@@ -7,14 +7,8 @@ import pytest
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.communication.overlap import OVERLAPPED
 from tb_perfadvisor.signals.ranks.collective_roles import Role
-from tb_perfadvisor.signals.workload.workload import (
-    SERVERS,
-    TRAINERS,
-    Fact,
-    Part,
-    Workload,
-    fitting,
-)
+from tb_perfadvisor.signals.workload.fit import fitting
+from tb_perfadvisor.signals.workload.workload import SERVERS, TRAINERS, Fact, Part, Workload
 
 SERVED = (Role.TENSOR, Role.PIPELINE, Role.EXPERTS)
 

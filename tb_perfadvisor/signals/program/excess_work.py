@@ -26,7 +26,6 @@ from tb_perfadvisor.signals.program.graph import (
     SAME_ELEMENTS,
     Running,
     count_of,
-    data_elements,
     origin,
     readers,
     running_programs,
@@ -288,7 +287,8 @@ class _Operations:
         """Whether a factor of a product depends on no data, such as a matrix of ones and zeros."""
         factors = (of for slot in (0, 1) for of in self.program.operands(product, slot))
         return any(
-            self.program.shape_of(factor).elements > 1 and data_elements(self.program, factor) <= 1
+            self.program.shape_of(factor).elements > 1
+            and self.program.largest_argument[factor] <= 1
             for factor in factors
         )
 

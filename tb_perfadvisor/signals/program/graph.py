@@ -114,24 +114,11 @@ def readers(program: Program, row: int, through: Sequence[str] = SAME_ELEMENTS) 
                 yield user
 
 
-def data_elements(program: Program, row: int) -> int:
-    """Elements of the largest argument on which a value depends; 0 if it depends on none."""
-    pending, seen, most = [row], {row}, 0
-    while pending:
-        value = pending.pop()
-        if program.argument[value] >= 0:
-            most = max(most, program.shape_of(value).elements)
-        new = set(program.operands(value)) - seen
-        seen |= new
-        pending += new
-    return most
-
-
 def takes_known_part(program: Program, row: int) -> bool:
     """Whether a value is a part of its operand, and which part does not depend on data."""
     if program.name_of(row) != "gather":
         return program.name_of(row) in ("slice", "dynamic-slice")
-    return all(data_elements(program, of) <= 1 for of in program.operands(row, 1))
+    return all(program.largest_argument[of] <= 1 for of in program.operands(row, 1))
 
 
 def that_touch(signals: Signals, running: Running, names: Iterable[str]) -> list[XlaOperation]:
