@@ -193,14 +193,15 @@ def _widened(saving: Saving, signals: Signals, category: Category) -> Saving:
     kind = _BACKGROUND_WORK.get(category)
     taken_ns = 0 if kind is None else _most_time_taken_ns(kind, signals, work)
     differs_ns = round(DIFFERS * saving.expected_ns)
-    claimed_ns = saving.high_ns - saving.outside_claims_ns
+    outside_ns = saving.outside_claims_ns
+    claimed_ns = saving.high_ns - outside_ns
     more_ns = round(FASTER_SHARE * work_ns) + taken_ns + differs_ns
-    outside_claims_ns = min(saving.outside_claims_ns + more_ns, work_ns)
+    outside_ns = max(outside_ns, min(outside_ns + more_ns, work_ns))
     return replace(
         saving,
         low_ns=max(saving.low_ns - round(SLOWER_SHARE * work_ns) - differs_ns, 0),
-        high_ns=claimed_ns + outside_claims_ns,
-        outside_claims_ns=outside_claims_ns,
+        high_ns=claimed_ns + outside_ns,
+        outside_claims_ns=outside_ns,
     )
 
 

@@ -101,8 +101,8 @@ class Saving(Struct, frozen=True):
     basis: Basis
     fix: tuple[Fix, ...] = ()
     outside_claims_ns: int = 0
-    """The part of `high_ns` that is not taken from the claims. The engine sets it where the rest
-    of the step may get faster, too, because it no longer shares its cores."""
+    """The part of `high_ns` that is not taken from the claims: the rest of the step may get faster,
+    too, because it no longer shares its cores. On the CPU, the engine raises it."""
     unproven_ns: int = 0
     """The part of `expected_ns` that a replay of `fix` does not show."""
     recording_ns: int = 0

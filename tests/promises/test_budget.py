@@ -39,7 +39,9 @@ BUDGET = {
     # Comparisons by module: kernels of two vendors have no name in common.
     # Attention and chains of operators on CPUs, and ranges of advice to compile that may begin
     # below zero: it made three of six programs slower.
-    "lines of Python and TOML": 128_767,
+    # What TensorFlow writes in the loop, and what goes besides a finding's own time: four of nine
+    # gains of host programs were above the range, and summaries of each step had no name.
+    "lines of Python and TOML": 128_826,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

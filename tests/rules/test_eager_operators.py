@@ -129,6 +129,29 @@ def test_a_long_gap_in_a_step_that_is_mostly_eager_is_its_own() -> None:
     assert finding.saving.expected_ns == 3 * 199 * 60_000
 
 
+def test_dispatch_inside_of_operators_makes_a_step_eager_too() -> None:
+    """200 operators with kernels of 10 us, back to back, and 5.5 or 9 ms of Python in a step."""
+
+    def eager(gap_us: int) -> Trace:
+        builder = TraceBuilder("tensorflow")
+        for number in range(3):
+            begin = number * (200 * 40 + gap_us)
+            for call in range(200):
+                at = begin + call * 40 + (gap_us if call >= 100 else 0)
+                builder.operator("EagerExecute: MatMul", us(at), us(at + 40))
+                builder.annotation("KernelAndDeviceFunc::Run", us(at + 30), us(at + 40))
+            builder.step(number, us(begin), us(begin + 200 * 40 + gap_us))
+        return builder.build()
+
+    # 30 us of each operator are dispatch: 6 ms, more than half of what is idle with 5.5 ms more.
+    (finding,) = find(EagerOperators, eager(5_500)) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 3 * (200 * 30_000 + 5_500_000)
+    (finding,) = find(EagerOperators, eager(9_000)) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 3 * 200 * 30_000
+
+
 def test_operators_that_save_a_checkpoint_are_not_compiled() -> None:
     def saving(last: str) -> Trace:
         builder = TraceBuilder("tensorflow")

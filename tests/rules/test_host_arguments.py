@@ -38,9 +38,24 @@ def test_saves_what_the_fix_saves() -> None:
     (finding,) = checked.findings
     assert finding.saving is not None
     # Two milliseconds of `DevicePut` and four of its copy, in each of two steps. If arguments are
-    # new batches, as in most loops, nothing is saved: a quarter is expected.
+    # new batches, nothing is saved, but few batches take six tenths of a step: half is expected.
     found = finding.saving.low_ns, finding.saving.expected_ns, finding.saving.high_ns
-    assert found == (0, 3_000_000, 12_000_000)
+    assert found == (0, 6_000_000, 12_000_000)
+
+
+def test_what_takes_less_than_a_quarter_of_the_step_may_be_a_batch() -> None:
+    short = """
+        cell 1ms
+        step |..........|..........|
+        main |jj........|jj........|
+        main |.u........|.u........|
+        pool |..tooooooo|..tooooooo|
+    """
+    (finding,) = find(HostArguments, short, legend=ON_CPU, framework="jax") or ()
+    assert finding.saving is not None
+    # A quarter of two milliseconds in each of two steps.
+    found = finding.saving.low_ns, finding.saving.expected_ns, finding.saving.high_ns
+    assert found == (0, 1_000_000, 4_000_000)
 
 
 def test_copies_of_an_argument_by_xla_are_no_other_work() -> None:
@@ -53,7 +68,9 @@ def test_copies_of_an_argument_by_xla_are_no_other_work() -> None:
     computing = copied.replace("cccc", "oooo")
     (finding,) = find(HostArguments, computing, legend=legend, framework="jax") or ()
     assert finding.saving is not None
-    assert finding.saving.high_ns == 2 * 2_000_000
+    assert finding.saving.claimed_ns == 2 * 2_000_000
+    # At best, the other four milliseconds of `DevicePut` slow what computes meanwhile by as much.
+    assert finding.saving.high_ns == 2 * 6_000_000
 
 
 def test_batches_that_are_put_before_the_call_are_no_arguments() -> None:

@@ -105,3 +105,37 @@ def test_what_few_steps_learn_from_is_no_evaluation() -> None:
     )
     assert find(SideWorkInLoop, program(often, STEP)) == ()
     assert find(SideWorkInLoop, program(seldom, STEP))
+
+
+def writing(operator: str, *, last: int = 3, function: bool = True) -> Trace:
+    """Four steps of a compiled function for 10 ms, and 5 ms that end with an operator.
+
+    The operator is another one after the step `last`.
+    """
+    builder = TraceBuilder("tensorflow")
+    for number in range(4):
+        at = 15 * number
+        name = "__inference_train_step_7" if function else "MatMul"
+        builder.operator(f"EagerExecute: {name}", ms(at), ms(at + 10))
+        builder.operator("EagerExecute: Sigmoid", ms(at + 10), ms(at + 13))
+        ends = operator if number <= last else "Identity"
+        builder.operator(f"EagerExecute: {ends}", ms(at + 14), ms(at + 15))
+        builder.step(number, ms(at), ms(at + 15))
+    return builder.build()
+
+
+def test_operators_that_write_files_are_found_without_lines() -> None:
+    (finding,) = find(SideWorkInLoop, writing("WriteSummary")) or ()
+    assert finding.saving is not None
+    assert finding.instance == "writing summaries takes 33.3 % of the steps"
+    found = finding.saving.low_ns, finding.saving.expected_ns, finding.saving.high_ns
+    assert found == (4 * ms(3.5), 4 * ms(4.5), 4 * ms(5))  # of 5 ms in each step
+    (finding,) = find(SideWorkInLoop, writing("SaveV2", last=1)) or ()
+    assert finding.instance.startswith("saving checkpoints takes 16.7 %")
+
+
+def test_one_checkpoint_or_an_eager_step_is_no_side_work() -> None:
+    assert find(SideWorkInLoop, writing("SaveV2", last=0)) is None
+    # Where the step is eager, nothing tells its operators from those that write.
+    assert find(SideWorkInLoop, writing("WriteSummary", function=False)) is None
+    assert find(SideWorkInLoop, writing("Identity")) is None  # nobody looked at lines

@@ -472,6 +472,8 @@ class HostArguments(Rule):
     needs = (Need.WORK, Need.HOST_EVENTS, Need.DISPATCH)
 
     minimum_share = Limit(0.05, "share", "Small arguments are copied in microseconds.")
+    long_share = 0.25
+    """A step reads a batch several times, a copy once. What takes longer is mostly no batch."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         transfers = argument_transfers(signals)
@@ -481,23 +483,26 @@ class HostArguments(Rule):
         # Most programs pass new batches. Their copy can run beside other work of a device, but on
         # the CPU it needs the same cores.
         on_cpu = signals.device.is_host_only
-        expected = total // 4 if on_cpu else total // 2
-        events = signals.trace.events
+        is_batch = total < self.long_share * signals.attribution.window_ns
+        expected = total // 4 if on_cpu and is_batch else total // 2
+        rows, events = transfers.rows, signals.trace.events
+        # At best, all that runs beside copies on the CPU waits for them, or for the memory.
+        copying = total_ns(union(events.start_ns[rows], events.end_ns[rows])) if on_cpu else total
         subject = "No operator runs" if on_cpu else "The device idles"
-        times = costliest(
-            "Longest copies",
-            signals.worker,
-            transfers.rows,
-            events.duration_ns[transfers.rows],
-        )
+        times = costliest("Longest copies", signals.worker, rows, events.duration_ns[rows])
         yield Finding(
-            instance=count_per_step(len(transfers.rows), "copy", signals, plural="copies"),
+            instance=count_per_step(len(rows), "copy", signals, plural="copies"),
             summary=(
                 f"{subject} for {per_step(total, signals)} while calls of compiled functions copy"
                 " arguments from the host."
             ),
             saving=Saving(
-                0 if on_cpu else expected // 2, expected, total, transfers.exposed, "heuristic"
+                0 if on_cpu else expected // 2,
+                expected,
+                copying,
+                transfers.exposed,
+                "heuristic",
+                outside_claims_ns=copying - total,
             ),
             evidence=(times,),
             remedies=advise("arguments-on-device", "prefetch-to-device"),

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.machine.facts import Line, Lines, SideWork
-from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host import (
     BusyFunction,
@@ -54,6 +55,7 @@ from tb_perfadvisor.signals.launch.delays import (
     stretched_ns,
     taken_by_others_ns,
 )
+from tb_perfadvisor.signals.launch.eager_calls import file_writes
 from tb_perfadvisor.signals.recording.availability import NAMELESS_SHARE
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
 from tb_perfadvisor.signals.steps.around_steps import evaluation_between_steps, work_between_steps
@@ -68,6 +70,7 @@ from tb_perfadvisor.trace.intervals import (
     join,
     minus,
     overlap_ns,
+    single,
     total_ns,
     union,
 )
@@ -335,6 +338,7 @@ _LEAST_SAVED = 0.7
 _EVALUATE = "Evaluate less often, or on fewer samples"
 _SURE = 2.0
 """Standard errors: the low end."""
+_SAVES = re.compile(r"^EagerExecute: SaveV2$")
 
 
 class SideWorkInLoop(Rule):
@@ -343,6 +347,7 @@ class SideWorkInLoop(Rule):
     id = "side-work-in-loop"
     title = "Draw, save and log less often"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.RUN_LINES)
+    suffices = Need.FILE_WRITES
     is_preview = False
 
     minimum_share = Limit(
@@ -358,6 +363,7 @@ class SideWorkInLoop(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         lines = signals.trace.facts.lines
         if lines is None or lines.looks < self.minimum_looks:
+            yield from self._of_writes(signals)
             return
         sides = [line for line in lines.lines if line.side_work is not None]
         written = [line for line in sides if line.side_work not in _OF_TRAINING]
@@ -368,6 +374,29 @@ class SideWorkInLoop(Rule):
                 done = [line for line in sides if line.side_work == kind]
                 done = [line for line in done if not self._feeds_steps(signals, lines, line)]
                 yield from self._of(signals, lines, done, least)
+
+    def _of_writes(self, signals: Signals) -> Iterable[Finding]:
+        """What TensorFlow's operators write more than once, where nobody looked at lines."""
+        trace, writes, window = signals.trace, file_writes(signals), signals.attribution
+        steps = single(window.window_start_ns, window.window_end_ns)
+        waits = steps if signals.device.is_host_only else signals.host_idle
+        claims = intersect(writes.spans, waits)
+        total = total_ns(claims)
+        if len(writes.spans) <= 1 or self.is_minor(total, signals):
+            return
+        doing = _DOES["checkpoints" if named(trace, writes.rows, _SAVES).any() else "summaries"]
+        low_ns = int(_LEAST_SAVED * total)
+        saving = Saving(low_ns, total - total // _RARER, total, claims, "measured")
+        duration_ns = trace.events.duration_ns[writes.rows]
+        yield Finding(
+            instance=f"{doing} takes {format_share(share_of_window(total, signals))} of the steps",
+            summary=f"{per_step(total, signals)} goes into {doing}, and the steps wait for it.",
+            saving=_with_quicker_steps(signals, saving),
+            evidence=(
+                costliest("Longest operators meanwhile", signals.worker, writes.rows, duration_ns),
+            ),
+            remedies=advise("side-work-rarely"),
+        )
 
     def _feeds_steps(self, signals: Signals, lines: Lines, line: Line) -> bool:
         """Whether so few steps follow that what runs between them makes what they learn from."""
@@ -412,6 +441,20 @@ class SideWorkInLoop(Rule):
             evidence=lines_tables(lines),
             remedies=advise(_REMEDIES.get(kind, "side-work-rarely")),
         )
+
+
+def _with_quicker_steps(signals: Signals, saving: Saving) -> Saving:
+    """Let, at best, the rest of each step on the CPU become as quick as in the quickest step, too.
+
+    Other work takes its caches and cores. Steps may differ for other reasons, so this adds at most
+    half of what is expected.
+    """
+    starts, ends = signals.steps.host_start_ns, signals.steps.host_end_ns
+    if not signals.device.is_host_only or not len(starts):
+        return saving
+    rest_ns = ends - starts - overlap_ns(saving.claims, starts, ends)
+    more_ns = min(int((rest_ns - rest_ns.min()).sum()), saving.expected_ns // 2)
+    return replace(saving, high_ns=saving.high_ns + more_ns, outside_claims_ns=more_ns)
 
 
 def _doing(lines: Sequence[Line]) -> str:
@@ -513,6 +556,9 @@ class StepGap(Rule):
         subject = "No operator runs" if on_cpu else "The device idles"
         is_explained = bool(activity.names) and 2 * activity.inside_ns[0] > gap_ns
         what = f", mostly in {activity.names[0]}" if is_explained else ""
+        expected_ns = gap_ns + evaluating_ns if on_cpu else max((shown_ns + gap_ns) // 2, low_ns)
+        high_ns = total_ns(claimed)
+        saving = Saving(low_ns, expected_ns, high_ns, claimed, "measured", (Remove(claims),))
         yield Finding(
             instance=activity.names[0]
             if is_explained
@@ -521,14 +567,7 @@ class StepGap(Rule):
                 f"{subject} between steps for {per_step(gap_ns, signals)}{what}"
                 f"{_evaluation_clause(evaluating_ns, signals)}."
             ),
-            saving=Saving(
-                low_ns,
-                gap_ns + evaluating_ns if on_cpu else max((shown_ns + gap_ns) // 2, low_ns),
-                total_ns(claimed),
-                claimed,
-                "measured",
-                (Remove(claims),),
-            ),
+            saving=_with_quicker_steps(signals, saving),
             evidence=_gap_evidence(signals, claims, activity),
             remedies=advise(
                 "read-rarely", "read-arrays-rarely", "overlapped-schedule", "steps-per-call"

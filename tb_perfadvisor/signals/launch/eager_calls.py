@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
@@ -20,7 +19,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.event_names import named
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -48,6 +47,7 @@ _EAGER_OPERATOR = re.compile(r"^EagerExecute: (?!__)\w+$")
 _WRITES_FILES = re.compile(
     r"^EagerExecute: (?:SaveV2|MergeV2Checkpoints|WriteFile|Write\w*Summary)$"
 )
+_FUNCTION = re.compile(r"^EagerExecute: __inference_\w+$")
 _FILLS = frozenset({"jit_broadcast_in_dim", "jit_full_like", "jit_ones_like", "jit_zeros_like"})
 
 _LONGEST_PYTHON_NS = {"tensorflow": 5_000_000, "jax": 5_000_000}
@@ -61,23 +61,22 @@ _EAGER_SHARE = 0.5
 """Of the idle time of a step: with more of it between eager operators, no other code decides it."""
 _BESIDE_NS = 2_000_000
 """Between the operators that save one checkpoint."""
-_KERNEL_RUN = "KernelAndDeviceFunc::Run"
+_KERNEL_RUN = re.compile("^KernelAndDeviceFunc::Run$")
 """The kernel inside a TensorFlow eager operator; the rest of the operator prepares it."""
-_TENSORFLOW_FUSIBLE = frozenset(
-    {
-        *("Abs", "Add", "AddN", "AddV2", "BiasAdd", "BiasAddGrad", "BroadcastTo", "Cast"),
-        *("ClipByValue", "Cos", "Div", "DivNoNan", "Elu", "EluGrad", "Equal", "Erf", "Exp"),
-        *("Expm1", "Fill", "FloorDiv", "Greater", "GreaterEqual", "LeakyRelu"),
-        *("LeakyReluGrad", "Less", "LessEqual", "Log", "Log1p", "LogicalAnd", "LogicalNot"),
-        *("LogicalOr", "LogSoftmax", "Max", "Maximum", "Mean", "Min", "Minimum", "Mul"),
-        *("MulNoNan", "Neg", "NotEqual", "OnesLike", "Pow", "Prod", "RealDiv", "Reciprocal"),
-        *("Relu", "Relu6", "Relu6Grad", "ReluGrad", "Rsqrt", "RsqrtGrad", "Select"),
-        *("SelectV2", "Selu", "SeluGrad", "Sigmoid", "SigmoidGrad", "Sign", "Sin", "Softmax"),
-        *("Softplus", "SoftplusGrad", "Sqrt", "SqrtGrad", "Square", "SquaredDifference"),
-        *("Sub", "Sum", "Tanh", "TanhGrad", "Tile", "Transpose", "ZerosLike"),
-    }
-)
-"""TensorFlow's elementwise operators and reductions (tensorflow/core/ops: math_ops, nn_ops)."""
+_FUSIBLE_NAMES = """
+    _EagerConst Abs Add AddN AddV2 AssignAddVariableOp AssignSubVariableOp AssignVariableOp
+    BiasAdd BiasAddGrad BroadcastTo Cast ClipByValue ConcatV2 Cos Div DivNoNan Elu EluGrad
+    Equal Erf Exp ExpandDims Expm1 Fill FloorDiv Greater GreaterEqual Identity L2Loss LeakyRelu
+    LeakyReluGrad Less LessEqual Log Log1p LogicalAnd LogicalNot LogicalOr LogSoftmax Max
+    Maximum Mean Min Minimum Mul MulNoNan Neg NotEqual OnesLike Pack Pad PadV2 Pow Prod
+    ReadVariableOp RealDiv Reciprocal Relu Relu6 Relu6Grad ReluGrad Reshape Rsqrt RsqrtGrad
+    Select SelectV2 Selu SeluGrad Shape ShapeN Sigmoid SigmoidGrad Sign Sin Slice Softmax
+    Softplus SoftplusGrad Split SplitV Sqrt SqrtGrad Square SquaredDifference Squeeze
+    StridedSlice StridedSliceGrad Sub Sum Tanh TanhGrad Tile Transpose Unpack ZerosLike
+"""
+_FUSIBLE_OPERATOR = re.compile(rf"^Eager(?:Local)?Execute: (?:{'|'.join(_FUSIBLE_NAMES.split())})$")
+"""TensorFlow's elementwise operators, reductions, and operators that only move elements or are gone
+once a function is traced (tensorflow/core/ops: math_ops, nn_ops, array_ops)."""
 
 
 class EagerCalls(Struct, frozen=True):
@@ -93,8 +92,8 @@ class EagerCalls(Struct, frozen=True):
     sure: Intervals
     """The part of `idle` in calls and in short gaps beside them."""
     fusible: Intervals
-    """On the CPU, when only elementwise work and reductions of such operators run. A compiled
-    program would fuse them with their neighbors, or run them in place."""
+    """On the CPU, when only elementwise work, reductions or moves of such operators run. Compiled,
+    they are fused with their neighbors, or run in place."""
     constants: Intervals
     """The part of `fusible` in which JAX fills arrays with a number. A compiled program stores no
     such array: what reads it reads the number."""
@@ -118,15 +117,17 @@ def eager_calls(signals: Signals) -> EagerCalls:
         short = idle[idle[:, 1] - idle[:, 0] <= longest_ns]
         near = union(spans[:, 0] - longest_ns, spans[:, 1] + longest_ns)
         induced = join(intersect(idle, spans), intersect(short, near))
+        kernels = _kernel_runs(trace) if trace.source.framework == "tensorflow" else EMPTY
+        inside = minus(spans, kernels) if len(kernels) else EMPTY
+        idle, induced = join(idle, inside), join(induced, inside)
         # The Python of a step that is mostly eager is the step's own: compiled, none of it runs.
         is_eager = total_ns(induced) > _EAGER_SHARE * total_ns(idle)
         owned = idle if is_eager else induced
         if trace.source.framework == "jax":
             return EagerCalls(rows, spans, owned, induced, *_fusible(trace))
-        kernels = _kernel_runs(trace)
-        inside = minus(spans, kernels) if len(kernels) else EMPTY
-        owned, induced = join(owned, inside), join(induced, inside)
-        return EagerCalls(rows, spans, owned, induced, minus(_element_wise(trace), owned), EMPTY)
+        return EagerCalls(
+            rows, spans, owned, induced, minus(_fusible_operators(trace), owned), EMPTY
+        )
     gaps = signals.attribution.idle
     launch = gaps.launch_row
     ended = (launch >= 0) & contains(spans, events.start_ns[launch]) & ~gaps.is_queued
@@ -161,14 +162,10 @@ def _fusible(trace: Trace) -> tuple[Intervals, Intervals]:
     return only(is_eager & is_fusible), only(is_eager & is_fusible & fills)
 
 
-def _element_wise(trace: Trace) -> Intervals:
-    """When only elementwise operators of TensorFlow run, outside of any graph."""
+def _fusible_operators(trace: Trace) -> Intervals:
+    """When only operators of TensorFlow that can be fused run, outside of any graph."""
     events, rows = trace.events, trace.rows(EventKind.OPERATOR)
-    names, name = unique_inverse(events.name[rows])
-    of_name = [
-        _operation(trace.strings[name_id]) in _TENSORFLOW_FUSIBLE for name_id in names.tolist()
-    ]
-    is_fusible = np.array(of_name, dtype=bool)[name]
+    is_fusible = named(trace, rows, _FUSIBLE_OPERATOR)
     fusible, other = rows[is_fusible], rows[~is_fusible]
     return minus(
         union(events.start_ns[fusible], events.end_ns[fusible]),
@@ -176,20 +173,9 @@ def _element_wise(trace: Trace) -> Intervals:
     )
 
 
-def _operation(name: str) -> str:
-    """`Relu` from `EagerExecute: Relu`, and from the inner `EagerLocalExecute: Relu`."""
-    kind, _, operation = name.partition(": ")
-    return operation if kind in ("EagerExecute", "EagerLocalExecute") else ""
-
-
 def _kernel_runs(trace: Trace) -> Intervals:
     events, rows = trace.events, trace.rows(EventKind.ANNOTATION)
-    named = [
-        name_id
-        for name_id in distinct(events.name[rows]).tolist()
-        if trace.strings[name_id] == _KERNEL_RUN
-    ]
-    rows = rows[is_in(events.name[rows], named)]
+    rows = rows[named(trace, rows, _KERNEL_RUN)]
     return union(events.start_ns[rows], events.end_ns[rows])
 
 
@@ -201,19 +187,19 @@ def _is_library(module: str) -> bool:
 def _calls(trace: Trace) -> Int32:
     if trace.source.framework == "jax":
         rows = top_level_calls(trace)
-        return rows[_is_named(trace, rows, lambda name: function_of(name) in LIBRARY)]
+        names = trace.events.name[rows]
+        called = [n for n in distinct(names).tolist() if function_of(trace.strings[n]) in LIBRARY]
+        return rows[is_in(names, called)]
     if trace.source.framework == "tensorflow":
         rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
-        rows = rows[_is_named(trace, rows, lambda name: bool(_EAGER_OPERATOR.match(name)))]
-        return _without_writing(trace, _outermost(trace, rows))
+        rows = _outermost(trace, rows[named(trace, rows, _EAGER_OPERATOR)])
+        # Compiled, saving variables takes as long.
+        return np.setdiff1d(rows, _writing(trace, rows))
     return np.empty(0, dtype=np.int32)
 
 
-def _without_writing(trace: Trace, rows: Int32) -> Int32:
-    """Drop runs of operators that write files: compiled, saving variables takes as long."""
-    writes = named(trace, rows, _WRITES_FILES)
-    if not writes.any():
-        return rows
+def _writing(trace: Trace, rows: Int32) -> Int32:
+    """The operators in runs of which any writes files."""
     events = trace.events
     rows = rows[np.lexsort((events.start_ns[rows], events.track[rows]))]
     apart_ns = (
@@ -221,14 +207,32 @@ def _without_writing(trace: Trace, rows: Int32) -> Int32:
     )
     begins = (apart_ns > _BESIDE_NS) | (np.diff(events.track[rows], prepend=-1) != 0)
     run = np.cumsum(begins)
-    kept: Int32 = np.sort(rows[~np.isin(run, run[named(trace, rows, _WRITES_FILES)])])
-    return kept
+    found: Int32 = np.sort(rows[np.isin(run, run[named(trace, rows, _WRITES_FILES)])])
+    return found
 
 
-def _is_named(trace: Trace, rows: Int32, is_wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
-    names = trace.events.name[rows]
-    wanted = [name for name in distinct(names).tolist() if is_wanted(trace.strings[name])]
-    return is_in(names, wanted)
+class FileWrites(Struct, frozen=True):
+    """TensorFlow's eager operators that write summaries or checkpoints, with those beside them."""
+
+    rows: Int32
+    """On the thread of the steps, in the used window."""
+    spans: Intervals
+    """From the first of them after a compiled function to the last before the next one."""
+
+
+@memoized
+def file_writes(signals: Signals) -> FileWrites:
+    """The operators that write files, if the step is a compiled function."""
+    trace, events = signals.trace, signals.trace.events
+    rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
+    rows = rows[events.track[rows] == signals.step_track]
+    functions = signals.steps.own(rows[named(trace, rows, _FUNCTION)])
+    rows = _writing(trace, _outermost(trace, rows[named(trace, rows, _EAGER_OPERATOR)]))
+    rows = signals.steps.own(rows)[: len(rows) * (len(functions) >= signals.steps.count)]
+    part = np.searchsorted(events.start_ns[functions], events.start_ns[rows])
+    first = np.flatnonzero(np.diff(part, prepend=-1))
+    last_ns = np.maximum.reduceat(events.end_ns[rows], first) if len(rows) else first
+    return FileWrites(rows, union(events.start_ns[rows[first]], last_ns))
 
 
 def _outermost(trace: Trace, rows: Int32) -> Int32:

@@ -16,6 +16,7 @@ from tb_perfadvisor.signals.input.input_stages import input_stages
 from tb_perfadvisor.signals.input.loader_workers import has_loader_workers
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
+from tb_perfadvisor.signals.launch.eager_calls import file_writes
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.graph import running_programs
 from tb_perfadvisor.signals.ranks.collective_costs import link_bandwidth_bytes_per_s
@@ -171,6 +172,10 @@ CHECKS: dict[Need, Check] = {
     Need.RUN_LINES: Check(
         lambda s: s.trace.facts.lines is not None,
         "the recorder did not look where the program was over its whole run",
+    ),
+    Need.FILE_WRITES: Check(
+        lambda s: shows_work(s) and len(file_writes(s).spans) > 1,
+        "no operator of the profile writes files again and again",
     ),
     Need.EXAMINED_STEPS: Check(
         lambda s: s.trace.facts.examined is not None and s.trace.facts.examined.steps > 0,

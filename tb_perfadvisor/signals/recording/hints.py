@@ -251,6 +251,7 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.LAUNCH_LINKS: _BOTH,
     Need.EVERY_LAUNCH: EVERY_EVENT,
     Need.NAMELESS_TIME: _NONE,
+    Need.FILE_WRITES: _NONE,
     Need.LAUNCHED_WORK: _BOTH,
     Need.ORIGINS: _BOTH,
     Need.INPUT: (

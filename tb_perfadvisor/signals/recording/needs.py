@@ -33,6 +33,8 @@ class Need(Enum):
     """A program that ran on the CPU alone."""
     RUN_LINES = "run-lines"
     """Lines at which the program was over its whole run, as `perfadvisor run` looks."""
+    FILE_WRITES = "file-writes"
+    """Operators that write summaries or checkpoints, as TensorFlow runs them."""
     EXAMINED_STEPS = "examined-steps"
     """What `perfadvisor run` finds in the tensors of a few steps."""
     DISPATCH = "dispatch"

@@ -39,6 +39,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
         Need.SEVERAL_RANKS,
         Need.BARRIERS,
         Need.NAMELESS_TIME,
+        Need.FILE_WRITES,
         Need.COMPILE_LOG,
         Need.COMPILED_REGIONS,
         Need.COLLECTIVES,
@@ -145,7 +146,7 @@ def test_communication_is_unknown_for_one_of_several_ranks() -> None:
 
 NOTHING_TO_SET = {
     *(Need.COPIES, Need.COLLECTIVES, Need.STEP_ENDS, Need.INFEED, Need.ITERATORS),
-    *(Need.BARRIERS, Need.COMPILE_LOG, Need.NAMELESS_TIME),
+    *(Need.BARRIERS, Need.COMPILE_LOG, Need.NAMELESS_TIME, Need.FILE_WRITES),
 }
 """A profile lacks these because the program has none, whatever the recorder's options."""
 
