@@ -36,6 +36,7 @@ BUDGET = {
     # several times as fast.
     # Repetitions of the device's work: prices of Nsight exports without markers were shares of the
     # whole recording, start-up included, and five clean passes counted as start-up.
+    # Excess work and exchanges, as above; four rules that knew a form of it each are gone.
     # Comparisons by module: kernels of two vendors have no name in common.
     # Attention and chains of operators on CPUs, and ranges of advice to compile that may begin
     # below zero: it made three of six programs slower.

@@ -21,8 +21,10 @@ from tb_perfadvisor.trace.names import short_annotation, short_name
 from tb_perfadvisor.units import format_bytes, format_share
 
 _MOST_FINDINGS = 3
-_EXPECTED, _LEAST = 0.9, 0.5
-"""Shares of the excess: what is written instead also takes time."""
+_LEAST = 0.5
+"""Share of the excess: what is written instead also takes time."""
+_NEEDED_AT_BEST = 0.5
+"""Share of what is needed: at the rates of the data sheet, and as its surroundings get faster."""
 
 
 class ExcessWork(Rule):
@@ -49,9 +51,9 @@ class ExcessWork(Rule):
     def _of_line(self, signals: Signals, place: str, parts: Sequence[Excess]) -> Iterable[Finding]:
         remains = np.ones((3, len(signals.trace.hlo.name)))
         for part in parts:
-            for operation in part.operations:
-                share = part.excess_ns / part.time_ns
-                remains[:, operation.op] -= np.array((_EXPECTED, 1.0, _LEAST)) * share
+            needed = part.needed_ns / part.time_ns
+            then = needed, _NEEDED_AT_BEST * needed, 1 - _LEAST * (1 - needed)
+            remains[:, [operation.op for operation in part.operations]] = np.array(then)[:, None]
         operations = [operation for part in parts for operation in part.operations]
         rows = executions(signals, operations)
         then_ns = remains[:, signals.trace.operations(rows)]
