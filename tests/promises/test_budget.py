@@ -24,7 +24,9 @@ BUDGET = {
     # was a part of `trace/program`.
     # `signals/program/excess_work` and its rule: "nothing stands out" stood over programs for TPUs
     # that could lose 63 and 77 %. `signals/program/exchanges`: activations were called gradients.
-    "modules": 637,
+    # `signals/host/busy_functions` was a part of `rules/evidence/host`: the first lines name the
+    # places where `run` saw the program.
+    "modules": 638,
     "rules": 147,
     "limits that users can set": 192,
     "options of the command line": 70,
@@ -42,7 +44,7 @@ BUDGET = {
     # below zero: it made three of six programs slower.
     # What TensorFlow writes in the loop, and what goes besides a finding's own time: four of nine
     # gains of host programs were above the range, and summaries of each step had no name.
-    "lines of Python and TOML": 128_828,
+    "lines of Python and TOML": 128_852,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

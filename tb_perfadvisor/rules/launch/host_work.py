@@ -14,8 +14,6 @@ from tb_perfadvisor.machine.facts import Line, Lines, SideWork
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host import (
-    BusyFunction,
-    busiest_for,
     described,
     dispatching_on_host,
     host_code_table,
@@ -36,6 +34,7 @@ from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, cost
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity
+from tb_perfadvisor.signals.host.busy_functions import BusyFunction, busiest_for
 from tb_perfadvisor.signals.host.call_tree import SelfTime, self_time
 from tb_perfadvisor.signals.host.debugging import garbage_collections
 from tb_perfadvisor.signals.host.idle import (

@@ -9,9 +9,11 @@ of the causes. The same work is also given to the modules of the program.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.device.device_work import (
@@ -20,6 +22,7 @@ from tb_perfadvisor.signals.device.device_work import (
     operators_of,
     work_rows,
 )
+from tb_perfadvisor.signals.host.busy_functions import busiest_for
 from tb_perfadvisor.signals.host.call_tree import (
     host_operators,
     operator_kind,
@@ -72,7 +75,8 @@ class CostlyWork(Struct, frozen=True):
     is_idle: bool
     """Whether nothing runs on the device meanwhile; without a device, no operator."""
     place: str
-    """Source line, module or annotation of its longest execution; empty if unknown."""
+    """Source line, module or annotation of its longest execution, or of idle time the line where
+    `run` saw the program most; empty if unknown."""
     count: int
     time_ns: int
     """Of the used window."""
@@ -114,7 +118,19 @@ def costliest_work(signals: Signals) -> tuple[CostlyWork, ...]:
         if (is_large and (is_needed or is_first)) or (is_first and not work.is_idle):
             named.append(work)
             covered_ns += work.time_ns
-    return tuple(named)
+    return tuple(_with_sampled_places(signals, named))
+
+
+def _with_sampled_places(signals: Signals, named: list[CostlyWork]) -> Iterator[CostlyWork]:
+    """Give idle time that no call explains the function in which `run` saw the program."""
+    for work in named:
+        is_nameless = work.is_idle and not len(work.rows) and not work.place
+        function = busiest_for(signals, work.time_ns) if is_nameless else None
+        if function is None:
+            yield work
+        else:
+            line = function.lines[0]
+            yield replace(work, place=f"{line.path}:{line.line} {line.function}".strip())
 
 
 def _working(signals: Signals) -> list[CostlyWork]:

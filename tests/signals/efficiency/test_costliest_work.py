@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from tb_perfadvisor.machine.facts import Facts, Line, Lines
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.efficiency.costliest_work import costliest_work, module_times
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
@@ -191,3 +193,29 @@ def test_modules_have_the_work_that_their_steps_launched() -> None:
         builder.kernel("gemm", at + ms(2), at + ms(8), launched_by=earlier)
     builder.kernel("gemm", ms(42), ms(48), launched_by="3")
     assert times(builder) == {"Net_0": [ms(6)] * 4}
+
+
+def test_idle_time_without_a_call_has_the_line_where_run_saw_the_program() -> None:
+    drawing = """
+        cell 1ms
+        step   |..........|..........|
+        main   |o.........|o.........|
+        gpu 7  |K.........|K.........|
+    """
+    lines = Lines(
+        40.0,
+        1000,
+        (
+            Line("train.py", 9, 0.5, "", "torch._tensor.backward"),
+            Line("train.py", 12, 0.45, "draw", "scipy.ndimage.zoom"),
+        ),
+    )
+    trace = draw(drawing, legend={"o": operator("aten::add")})
+    places = {
+        work.place
+        for seen in (None, lines)
+        for work in costliest_work(Signals(run_of(replace(trace, facts=Facts(lines=seen)))))
+        if work.is_idle
+    }
+    # Nine of ten milliseconds are idle: 0.45 is half of that.
+    assert places == {"", "train.py:12 draw"}
