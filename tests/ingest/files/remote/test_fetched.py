@@ -227,7 +227,8 @@ def test_size_differs_if_the_store_decompresses_while_sending(gcs: ObjectStore) 
     assert read(gcs, entry) == plain
     gcs.asked()
     assert read(gcs, entry) == plain
-    assert gcs.asked() == []
+    # The first read looks for the file and for a folder at once; the store may hear of one later.
+    assert set(gcs.asked()) <= {"LIST logs/a.json/"}
 
 
 def test_errors_name_the_missing_permission(s3: ObjectStore, gcs: ObjectStore) -> None:
