@@ -33,7 +33,7 @@ class ExcessWork(Rule):
     id = "excess-work"
     title = "Compute only what the result needs"
     needs = (Need.DEVICE_EVENTS, Need.TILED_LAYOUTS, Need.PROGRAMS, Need.PEAKS)
-    is_preview = False
+    is_preview = True
 
     minimum_share = Limit(
         0.05, "share", "Less is within what another order of the same operations changes."
