@@ -356,3 +356,28 @@ def test_many_operations_for_one_in_the_source_are_emulation(count: int, is_foun
         # One of nine is needed.
         assert excess_us(finding) == pytest.approx(800 * 8 / 9, rel=0.01)
         assert "64-bit numbers" in finding.summary
+
+
+ROLLED = "f32[2048,128]{1,0}"
+
+
+@pytest.mark.parametrize(("size", "severity"), [("f32[2048,128]{1,0}", "medium"), (PAIRS, None)])
+def test_what_nothing_explains_is_no_sure_finding(size: str, severity: str | None) -> None:
+    # Reads and writes 1 MiB in 400 µs; or expands to values of pairs, which explains it.
+    operation = f"%rolled = {ROLLED} fusion({ROLLED} %x), kind=kLoop"
+    text = f"""
+        %x = {ROLLED} parameter(0)
+        %wide = {size} pad({ROLLED} %x) // in rolled
+        %rolled = {ROLLED} add({size} %wide, {size} %wide) // in rolled, result
+    """
+    (finding,) = find(ExcessWork, drawn(SLOW, operation, program(text))) or ()
+    assert finding.severity == severity
+
+
+@pytest.mark.parametrize(("parts", "is_advised"), [(1, True), (4, False)])
+def test_a_batch_that_is_split_already_is_no_remedy(parts: int, is_advised: bool) -> None:
+    also = f"%batch = {X} parameter(2) // parts={parts}"
+    trace = drawn(SLOW, DOT, program(PRODUCT + also, devices=4))
+    (finding,) = find(ExcessWork, trace) or ()
+    changes = {remedy.change for remedy in finding.remedies}
+    assert ("batch-over-devices" in changes) == is_advised

@@ -117,7 +117,7 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
 _PYTORCH: Final = re.compile(r"at::native|c10::|aten::|triton_(?:poi|red|per)_")
 _TENSORFLOW: Final = re.compile(r"tensorflow::")
 _MANY_KERNELS: Final = 20
-"""A program of a framework runs some of its own kernels among so many."""
+"""Of so many kernels, a framework would have launched at least one of its own."""
 _XLA: Final = re.compile(r"(?:TSL|XlaModule|Xla|Thunk):|PjitFunction|\bjit_\w+$")
 
 

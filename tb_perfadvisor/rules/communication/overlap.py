@@ -114,8 +114,8 @@ class ExposedCommunication(Rule):
         split = transfer_share(signals)
         wire_ns = min(needed_transfer_ns(signals), exposed_ns)
         title, longest = _longest(signals, split)
-        reason = ""
-        if (better := _better_split(signals)) is not None:
+        reason, better = "", _better_split(signals)
+        if better is not None:
             title = f"{better.title}: exchanges take {share_of_each(exposed_ns, signals)}"
             then = f"{format_share(better.share)} of the bytes" if better.share else "nothing more"
             reason = f" {better.reason}: {then}."
@@ -129,7 +129,7 @@ class ExposedCommunication(Rule):
                 f"{reason}"
             ),
             title=title,
-            saving=_saving(signals, communicating, split, wire_ns),
+            saving=_saving(signals, communicating, split, wire_ns, better),
             evidence=(
                 collectives_by_operation(signals),
                 *_by_role(signals),
@@ -137,7 +137,7 @@ class ExposedCommunication(Rule):
                     "Most exposed collectives", signals, np.ones(len(collectives), dtype=bool)
                 ),
             ),
-            remedies=_remedies(signals, _changes(signals, split)),
+            remedies=_remedies(signals, _changes(signals, split, better)),
         )
 
 
@@ -173,7 +173,7 @@ def _longest(signals: Signals, split: float | None) -> tuple[str, str]:
     )
 
 
-def _changes(signals: Signals, split: float | None) -> tuple[str, ...]:
+def _changes(signals: Signals, split: float | None, better: _Split | None) -> tuple[str, ...]:
     """What makes the collectives cost less, by what they are for."""
     uses = exposed_by_role(signals)
     known = [use for use in uses if use.role is not Role.UNKNOWN]
@@ -186,7 +186,7 @@ def _changes(signals: Signals, split: float | None) -> tuple[str, ...]:
     sent = gradient_messages(signals)
     is_split = sent is not None and _MANY_BYTES <= sent.size_bytes <= sent.count * _LARGE_BUCKET
     last = ["larger-buckets"] if is_split else []
-    if (better := _better_split(signals)) is not None:
+    if better is not None:
         first.insert(0, better.change)
     elif has_tiled_layouts(signals):
         last.append("tpu-latency-hiding")
@@ -215,28 +215,37 @@ class _Split(NamedTuple):
 
 def _better_split(signals: Signals) -> _Split | None:
     """The split that saves most, if any exchanges much less."""
-    exposed_ns = total_ns(signals.attribution.intervals[Cause.COMMUNICATION])
-    splits = (
-        _Split(
+    splits = (*_batch_instead(signals), *_weights_stay(signals), *_columns_first(signals))
+    better = [split for split in splits if split.share < _WORTH_ANOTHER_SPLIT]
+    return max(better, key=lambda split: split.saved_ns, default=None)
+
+
+def _batch_instead(signals: Signals) -> Iterable[_Split]:
+    """The split of the batch in training; the caches of a server are split for other reasons."""
+    share = share_if_batch_is_split(signals)
+    if share is not None and workload(signals).has(Part.TRAINING):
+        yield _Split(
             "batch-over-devices",
             "Split the batch instead of the weights",
             "The weights are split over the devices, and each has the whole batch. Split by the"
             " batch, they would exchange gradients alone",
-            share_if_batch_is_split(signals) or 1.0,
-            exposed_ns,
-        ),
-        _Split(
+            share,
+            total_ns(signals.attribution.intervals[Cause.COMMUNICATION]),
+        )
+
+
+def _weights_stay(signals: Signals) -> Iterable[_Split]:
+    """The split that leaves the weights where they are, if devices gather them."""
+    share = share_if_activations_move(signals)
+    if share is not None:
+        yield _Split(
             "weights-stay",
             "Exchange the activations instead of the weights",
             "Devices gather weights that are larger than what they are multiplied by. If each kept"
             " its part, they would exchange activations",
-            share_if_activations_move(signals) or 1.0,
-            exposed_ns,
-        ),
-        *_columns_first(signals),
-    )
-    better = [split for split in splits if split.share < _WORTH_ANOTHER_SPLIT]
-    return max(better, key=lambda split: split.saved_ns, default=None)
+            share,
+            int(exposed_once_ns(signals, has_role(signals, Role.SHARDS)).sum()),
+        )
 
 
 def _columns_first(signals: Signals) -> Iterable[_Split]:
@@ -308,11 +317,15 @@ def _awaited(signals: Signals) -> str:
 
 
 def _saving(
-    signals: Signals, communicating: Intervals, split: float | None, wire_ns: int
+    signals: Signals,
+    communicating: Intervals,
+    split: float | None,
+    wire_ns: int,
+    better: _Split | None,
 ) -> Saving:
     exposed_ns, awaited = total_ns(communicating), awaited_collectives(signals)
     claims = join(communicating, awaited)
-    if (better := _better_split(signals)) is not None:
+    if better is not None:
         saved_ns = better.saved_ns
         return Saving(saved_ns // 2, saved_ns, exposed_ns, claims, "modeled")
     if split is None:

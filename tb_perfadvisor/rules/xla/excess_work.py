@@ -69,12 +69,23 @@ class ExcessWork(Rule):
             instance=place,
             summary=_summary(signals, parts, per_step(saving.claimed_ns, signals)),
             saving=saving,
+            # Nothing says what would be faster instead.
+            severity=None if any(_is_sure(part) for part in parts) else "medium",
             evidence=(
                 operations_table("Operations", signals, operations, rows, cost_ns),
                 costliest("Longest executions", signals.worker, rows, cost_ns),
             ),
             remedies=advise(*_changes(parts[0])),
         )
+
+
+_MOVED_AGAIN = 4.0
+"""How many times the bytes of its border a part moves, so that they go through memory again."""
+
+
+def _is_sure(part: Excess) -> bool:
+    """Whether the operations explain why they take longer, or move their arrays again and again."""
+    return part.is_explained or part.moved_bytes >= _MOVED_AGAIN * part.border_bytes
 
 
 def _place(signals: Signals, excess: Excess) -> str:
@@ -119,6 +130,8 @@ def _summary(signals: Signals, parts: Sequence[Excess], cost: str) -> str:
 
 
 def _changes(excess: Excess) -> tuple[str, ...]:
+    if excess.is_repeated and _splits_batch(excess):
+        return ("sharded-updates", "weights-over-devices")
     if excess.is_repeated:
         return ("batch-over-devices", "weights-over-devices")
     if excess.used is not None:
@@ -132,3 +145,9 @@ def _changes(excess: Excess) -> tuple[str, ...]:
     if excess.is_inflated:
         return ("sum-before-expanding",) if excess.flop else ("einsum", "sum-before-expanding")
     return ("look-at-kernel",)
+
+
+def _splits_batch(excess: Excess) -> bool:
+    """Whether the program splits an argument already that no step returns updated."""
+    program = excess.running.program
+    return bool(((program.parts > 1) & ~program.is_aliased).any())

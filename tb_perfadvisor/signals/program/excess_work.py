@@ -112,6 +112,16 @@ class Excess(Struct, frozen=True):
     """A product of which a part is used."""
 
     @property
+    def is_explained(self) -> bool:
+        """Whether anything says why it takes longer than it needs."""
+        return (
+            self.is_inflated
+            or self.is_repeated
+            or self.is_emulated
+            or self.useful_flop < _MOST_USEFUL * self.flop
+        )
+
+    @property
     def excess_ns(self) -> float:
         """The time beyond what is needed."""
         return self.time_ns - self.needed_ns
@@ -485,7 +495,7 @@ class _Operations:
             is_in_costly_order=any(row in self.other_order for row in products),
             used=next((self.used[row] for row in products if row in self.used), None),
         )
-        if not self._is_explained(excess, rows):
+        if not (excess.is_explained or self._is_very_slow(excess, rows)):
             return None
         needed_ns = excess.needed_ns
         if excess.is_emulated:
@@ -496,12 +506,8 @@ class _Operations:
             return None
         return replace(excess, needed_ns=needed_ns + needs.unknown_ns)
 
-    def _is_explained(self, excess: Excess, rows: list[int]) -> bool:
-        """Whether anything says why a part takes longer than it needs, or it is very slow."""
-        if excess.is_inflated or excess.is_repeated or excess.is_emulated:
-            return True
-        if excess.useful_flop < _MOST_USEFUL * excess.flop:
-            return True
+    def _is_very_slow(self, excess: Excess, rows: list[int]) -> bool:
+        """Whether operations that compute something else than products need next to nothing."""
         only_moves = all(self.program.name_of(row) in _MOVES for row in rows)
         is_slow = excess.needed_ns <= _MOST_NEEDED_FLAT * excess.time_ns
         return is_slow and not (excess.flop or only_moves)
