@@ -6,11 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from tests.support.browser import Visitor, link, text_of
-
-pytestmark = pytest.mark.smoke
 
 SLOW, FIXED = "pytorch_input_slow", "pytorch_input_fixed"
 GREEN, RED = "rgb(26, 127, 75)", "rgb(192, 52, 29)"

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from tests.support.browser import text_of, violations
-
-pytestmark = pytest.mark.smoke
 
 SENTENCE = "The disk is slow until May."
 

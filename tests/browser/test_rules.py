@@ -9,8 +9,6 @@ import pytest
 
 from tests.support.browser import Visitor, link, settle, text_of
 
-pytestmark = pytest.mark.smoke
-
 
 def test_table_begins_with_what_was_found_and_rows_open_pages(
     visitor: Visitor,

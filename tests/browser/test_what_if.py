@@ -10,8 +10,6 @@ import pytest
 
 from tests.support.browser import read, text_of, violations
 
-pytestmark = pytest.mark.smoke
-
 
 @pytest.mark.parametrize("width", [1280, 400])
 def test_ticked_changes_shrink_the_step(
