@@ -44,7 +44,7 @@ BUDGET = {
     # below zero: it made three of six programs slower.
     # What TensorFlow writes in the loop, and what goes besides a finding's own time: four of nine
     # gains of host programs were above the range, and summaries of each step had no name.
-    "lines of Python and TOML": 128_917,
+    "lines of Python and TOML": 128_919,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
