@@ -39,6 +39,7 @@ EXTRAS = {
     "s3": ["s3fs>=2024.6"],
     "dask": ["distributed>=2023.6"],
     "mcp": ["mcp>=2.0"],
+    "parquet": ["pyarrow>=15.0"],
     # Only to ask XLA's TPU compiler what shapes cost. JAX names the libtpu that fits: with another,
     # its profiler ends the process.
     "tpu": ["jax[tpu]>=0.8"],
@@ -65,7 +66,10 @@ EXTRAS = {
         # A notebook is executed and its output opened.
         "ipykernel>=6.29",
         "nbconvert>=7.16",
-        "pandas>=2.0",  # findings as a table
+        # Tables are opened.
+        "pandas>=2.0",
+        "duckdb>=1.0",
+        "pyarrow>=15.0",
     ],
 }
 EXTRAS["dev"] = [

@@ -119,6 +119,12 @@ Examples:
     help="Include the tab's views in the JSON: steps, input, ranks, memory, kernels.",
 )
 @click.option(
+    "--tables",
+    type=PATH,
+    help="Also write findings, steps, kernels and operators to this directory, as CSV, and as "
+    "Parquet if pyarrow is installed.",
+)
+@click.option(
     "--ask-tpu-compiler",
     is_flag=True,
     help="Ask XLA's TPU compiler about the sizes that findings propose. Needs the extra `tpu`.",
@@ -154,6 +160,7 @@ def analyze(
     device: str | None,
     full: bool,
     views: bool,
+    tables: Path | None,
     ask_tpu_compiler: bool,
     repo: Path | None,
     source_link: str | None,
@@ -182,6 +189,8 @@ def analyze(
     settings = _settings(
         config, select, ignore, parameters, tokens_per_step, link_bandwidth, device, views
     )
+    if tables is not None:
+        settings = replace(settings, with_views=True)
     settings = with_run_options(settings, price_per_device_hour, total_steps)
     if format is ReportFormat.HTML:  # the page shows what the tab shows
         settings = replace(settings, with_views=True, with_timelines=True)
@@ -237,6 +246,11 @@ def analyze(
     if repository is not None:
         reports = [with_sources(report, repository, source_link) for report in reports]
     note_incomplete_scan(path, listing)
+    if tables is not None:
+        inputs = inputs_of([listing], config=config, repository=repository)
+        _write_tables(reports, tables, tuple(inputs))
+        if not views and format is not ReportFormat.HTML:
+            reports = [replace(report, views=None) for report in reports]
     content = document(reports, rejected)
 
     is_overview = len(reports) > 1 and not full
@@ -257,6 +271,18 @@ def analyze(
         _suggest_comparison(listing.root, captures)
     if fail_on is not None:
         _fail_on(fail_on, reports)
+
+
+def _write_tables(reports: Sequence[Report], directory: Path, inputs: Sequence[Path]) -> None:
+    """Write the tables, and say what they hold."""
+    from tb_perfadvisor.report.tables import write_tables
+
+    written = write_tables(reports, directory, inputs)
+    counts = ", ".join(f"{len(table.rows):,} {table.name}" for table in written)
+    note(f"wrote tables to {directory}: {counts}.")
+    for table in written:
+        if table.left_out:
+            note(f"{table.left_out:,} more {table.name}, the least costly, are left out.")
 
 
 def _suggest_comparison(root: str, captures: Sequence[Capture]) -> None:

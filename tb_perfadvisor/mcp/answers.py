@@ -27,6 +27,7 @@ from tb_perfadvisor.report.formats.brief import path_word, render_brief
 from tb_perfadvisor.report.formats.markdown import finding_blocks
 from tb_perfadvisor.report.formats.render import document
 from tb_perfadvisor.report.report import Report
+from tb_perfadvisor.report.tables import as_csv, table_of
 from tb_perfadvisor.sources import Repository, with_sources
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ _IS_DATA = (
 )
 _MAX_CAPTURES = 20
 _MAX_EVENTS = 5
+_ROWS = 20
+_PLAIN = Config()
 Progress = Callable[[str, float], None]
 
 
@@ -100,6 +103,43 @@ class Answers:
             blocks.append(f"Patch ({patch.outcome}):\n\n```diff\n{plain_lines(what)}\n```")
         command = f"perfadvisor analyze {path_word(path)} --format json"
         return marked("\n\n".join(blocks), f"run `{command}`")
+
+    def query(
+        self,
+        path: str,
+        table: str,
+        columns: str = "",
+        contains: str = "",
+        order_by: str = "",
+        limit: str = "",
+    ) -> str:
+        """Rows of one of the tables of `analyze --tables`, as CSV."""
+        reports, _ = self._reports(path, Config(with_views=True))
+        found = table_of(reports, table)
+        names = [name.strip() for name in columns.split(",") if name.strip()]
+        key = order_by.removeprefix("-")
+        for name in (*names, *([key] if key else ())):
+            if name not in found.columns:
+                known = ", ".join(found.columns)
+                raise UsageError(f"{table} has no column {name!r}.", hint=f"Columns: {known}.")
+        if limit and not (limit.isdecimal() and limit.isascii()):
+            raise UsageError(f"{limit!r} is no number of rows.")
+        rows = [
+            row
+            for row in found.rows
+            if any(contains.lower() in str(cell).lower() for cell in row.values())
+        ]
+        if key:
+            is_unknown = [row for row in rows if row[key] is None]
+            rows = [row for row in rows if row[key] is not None]
+            rows.sort(key=lambda row: row[key], reverse=order_by.startswith("-"))
+            rows += is_unknown
+        shown = rows[: int(limit or _ROWS)]
+        intro = f"{len(shown):,} of {len(rows):,} rows that match, of {len(found.rows):,}."
+        if found.left_out:
+            intro += f" The {found.left_out:,} least costly {table} are in no table."
+        more = "ask for fewer columns or rows"
+        return marked(as_csv(names or found.columns, shown), more, intro)
 
     def compare(self, base: str, target: str) -> str:
         """What changed from one run to another, and whether predictions came true."""
@@ -171,9 +211,10 @@ class Answers:
             raise api.nothing_found(path, listing)
         return listing
 
-    def _reports(self, path: str) -> tuple[list[Report], list[model.Rejected]]:
+    def _reports(
+        self, path: str, settings: Config = _PLAIN
+    ) -> tuple[list[Report], list[model.Rejected]]:
         listing = self._listing(path)
-        settings = Config()
         reports: list[Report] = []
         rejected = [model.Rejected(path=file.path, reason=file.reason) for file in listing.rejected]
         captures = listing.captures[:_MAX_CAPTURES]

@@ -74,6 +74,28 @@ def make_server(
         return await ask(ctx, "finding", path=path, number=number)
 
     @server.tool(annotations=_READS)
+    async def query(
+        ctx: Context,
+        path: str,
+        table: str,
+        columns: str = "",
+        contains: str = "",
+        order_by: str = "",
+        limit: int = 20,
+    ) -> str:
+        """Show rows of a table of the profiles below a path, as CSV.
+
+        Tables: captures, findings, steps, kernels, operators. `columns`: names with commas between
+        them; all without. `contains`: only rows with this text. `order_by`: a column, or `-column`
+        for the largest first.
+        """
+        return await ask(
+            ctx, "query",
+            path=path, table=table, columns=columns, contains=contains, order_by=order_by,
+            limit=str(limit),
+        )  # fmt: skip
+
+    @server.tool(annotations=_READS)
     async def compare(ctx: Context, base: str, target: str) -> str:
         """Compare two profiles: what changed, why, and whether predicted savings were achieved."""
         return await ask(ctx, "compare", base=base, target=target)

@@ -61,15 +61,21 @@ class Report(model.Report, frozen=True, kw_only=True):
         """
         return page_of([self], height=height)
 
-    def to_frame(self) -> Any:
-        """The findings as a `pandas.DataFrame`, one row each, in the order of the report.
+    def to_frame(self, table: str = "findings") -> Any:
+        """A table of this report as a `pandas.DataFrame`, with the columns of `analyze --tables`.
 
-        Times are nanoseconds per step, shares are of the step (0-1). They are missing (NaN) where
-        a finding has no estimate. The index is the finding's place in `findings`.
+        Times are nanoseconds, of findings per step; shares are 0-1. They are missing (NaN) where
+        they are unknown. The index of a finding is its place in `findings`.
+
+        Args:
+            table: `captures` or `findings`; if the report was made with views, also `steps`,
+                `kernels` or `operators`.
 
         Raises:
-            UsageError: If pandas is not installed.
+            UsageError: If pandas is not installed, or the report has no such table.
         """
+        from tb_perfadvisor.report.tables import table_of  # imports all views
+
         try:
             pandas = importlib.import_module("pandas")
         except ImportError as error:
@@ -78,34 +84,5 @@ class Report(model.Report, frozen=True, kw_only=True):
                 where="Report.to_frame",
                 hint="Install it with `pip install pandas`, or use `Report.findings`.",
             ) from error
-        return pandas.DataFrame(finding_rows(self), columns=list(COLUMNS))
-
-
-COLUMNS = (
-    "rule_id",
-    "title",
-    "category",
-    "severity",
-    "refines",
-    "low_ns",
-    "expected_ns",
-    "high_ns",
-    "share_expected",
-    "marginal_ns",
-    "basis",
-    "summary",
-)
-"""Of `Report.to_frame`."""
-
-
-def finding_rows(report: model.Report) -> list[dict[str, Any]]:
-    """The findings of a report with the values of `COLUMNS`; None where there is no estimate."""
-    return [
-        {
-            name: getattr(finding, name, None)
-            if hasattr(finding, name)
-            else getattr(finding.saving, name, None)
-            for name in COLUMNS
-        }
-        for finding in report.findings
-    ]
+        found = table_of([self], table)
+        return pandas.DataFrame(found.rows, columns=list(found.columns))

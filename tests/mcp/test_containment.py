@@ -30,6 +30,7 @@ def test_no_tool_tells_what_links_lead_to(logs: Path) -> None:
             ("analyze", {}),
             ("analyze", {"path": "run"}),
             ("finding", {"path": "run", "number": "1"}),
+            ("query", {"path": "run", "table": "operators"}),
             ("compare", {"base": "run", "target": "run"}),
             ("doctor", {}),
             ("how_to_record", {"framework": "pytorch", "path": "run"}),

@@ -54,6 +54,9 @@ def test_what_a_profile_says_is_marked(logs: Path) -> None:
         assert ORDER in inside
         assert ORDER not in outside
     assert "second" in parts_of(served.compare("other", "second"))[0]
+    inside, outside = parts_of(served.query(".", "captures", "run"))
+    assert "end of data 00000000" in inside
+    assert "second" not in outside
 
 
 def test_a_short_answer_is_marked_to_its_end(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,8 @@ from tests.support.command import DEMO, ROOT, SLOW, error
 Steps = Callable[[Client], Coroutine[Any, Any, None]]
 LIMITS = Limits()
 TOOLS = {
-    "list_captures", "analyze", "finding", "compare", "explain_rule", "doctor", "how_to_record",
+    "list_captures", "analyze", "finding", "query", "compare", "explain_rule", "doctor",
+    "how_to_record",
 }  # fmt: skip
 
 
@@ -126,6 +127,33 @@ def test_the_loop_from_a_profile_to_the_verdict(tmp_path: Path) -> None:
         assert "fixed" in verdict
 
     drive(steps, repository=tmp_path)
+
+
+def test_tables_are_queried_within_bounds() -> None:
+    path = "synthetic_gpu_allreduce_8rank"
+
+    async def steps(client: Client) -> None:
+        # Two kernels take 1,250,000 and 625,000 ns, 64 times each: 80 and 40 ms.
+        answer = await ask(
+            client, "query", path=path, table="kernels", columns="family,count,total_ns",
+            contains="MATMUL", order_by="-total_ns",
+        )  # fmt: skip
+        assert "\nfamily,count,total_ns\nmatmul,64,80000000\nmatmul,64,40000000\n\n" in answer
+        assert answer.startswith("2 of 2 rows that match, of 3.")
+        assert "1 of 4 rows" in await ask(client, "query", path=path, table="steps", limit=1)  # type: ignore[arg-type]
+        everything = await ask(client, "query", path="", table="operators", limit=10**6)  # type: ignore[arg-type]
+        assert "ask for fewer columns or rows" in everything
+        unknown = await ask(client, "query", path=path, table="kernels", order_by="flop")
+        assert unknown.splitlines()[4].startswith("synthetic_gpu")
+        for arguments, reason in (
+            ({"table": "nothing"}, "Tables: captures, findings, steps, kernels, operators."),
+            ({"table": "steps", "columns": "no"}, "steps has no column 'no'. Columns: run, "),
+            ({"table": "steps", "order_by": "-no"}, "steps has no column 'no'."),
+            ({"table": "steps", "limit": "-1"}, "'-1' is no number of rows."),
+        ):
+            assert reason in await refusal(client, "query", path=path, **arguments)
+
+    drive(steps)
 
 
 def test_rules_environment_and_recording_are_explained() -> None:

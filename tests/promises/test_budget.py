@@ -26,10 +26,12 @@ BUDGET = {
     # that could lose 63 and 77 %. `signals/program/exchanges`: activations were called gradients.
     # `signals/host/busy_functions` was a part of `rules/evidence/host`: the first lines name the
     # places where `run` saw the program.
-    "modules": 638,
+    # `report/tables`: the report's numbers for DuckDB, pandas and agents, who could ask for none.
+    "modules": 639,
     "rules": 147,
     "limits that users can set": 192,
-    "options of the command line": 70,
+    # `analyze --tables`: all tables at once beside any format, so it is no format itself.
+    "options of the command line": 71,
     # Ranges by what is in them, periods by their boundaries, and documents apart: step times were
     # up to a fifth too short.
     # Documents of one file are traces of their own: ranks that append to one file were lost.
@@ -44,7 +46,8 @@ BUDGET = {
     # below zero: it made three of six programs slower.
     # What TensorFlow writes in the loop, and what goes besides a finding's own time: four of nine
     # gains of host programs were above the range, and summaries of each step had no name.
-    "lines of Python and TOML": 128_919,
+    # Tables as CSV and Parquet, and the tool that queries them.
+    "lines of Python and TOML": 129_220,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

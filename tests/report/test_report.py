@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.report.report import COLUMNS, Report, finding_rows
+from tb_perfadvisor.report.report import Report
+from tb_perfadvisor.report.tables import TABLES
 
 DEMO_LOGS = Path(__file__).resolve().parents[2] / "demo_logs"
 
@@ -51,28 +52,15 @@ def test_show_gives_the_page() -> None:
     assert len(repr(page)) < 100
 
 
-def test_rows_have_what_the_report_says() -> None:
-    general, specific = finding_rows(slow())
-    assert tuple(general) == COLUMNS
-    saving = slow().findings[0].saving
-    assert saving is not None
-    assert (general["rule_id"], general["refines"]) == ("input-stall", None)
-    assert (general["expected_ns"], general["marginal_ns"]) == (
-        saving.expected_ns,
-        saving.marginal_ns,
-    )
-    assert (specific["refines"], specific["basis"]) == ("input-stall", "modeled")
-    bare = replace(slow(), findings=[replace(slow().findings[0], saving=None)])
-    (row,) = finding_rows(bare)
-    assert row["expected_ns"] is None
-
-
 def test_a_frame_has_a_row_for_each_finding() -> None:
-    pytest.importorskip("pandas")
     frame = slow().to_frame()
-    assert list(frame.columns) == list(COLUMNS)
+    assert list(frame.columns) == list(TABLES["findings"])
     assert list(frame.rule_id) == ["input-stall", "loader-in-main-process"]
-    assert list(replace(slow(), findings=[]).to_frame().columns) == list(COLUMNS)
+    assert list(frame.number) == ["1", "1a"]
+    empty = replace(slow(), findings=[]).to_frame()
+    assert (len(empty), list(empty.columns)) == (0, list(TABLES["findings"]))
+    with pytest.raises(UsageError, match="made without the views that kernels are taken from"):
+        slow().to_frame("kernels")
 
 
 def test_a_frame_without_pandas_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ def test_every_tool_answers(logdir: Path, programs: Path) -> None:
         "list_captures": {},
         "analyze": {"path": "pytorch_input_slow"},
         "finding": {"path": "pytorch_input_slow", "number": "1"},
+        "query": {"path": "pytorch_input_slow", "table": "steps"},
         "compare": {"base": "pytorch_input_slow", "target": "pytorch_input_fixed"},
         "explain_rule": {"rule_id": "input-stall"},
         "doctor": {"path": "pytorch_input_slow"},
@@ -37,6 +38,7 @@ def test_every_tool_answers(logdir: Path, programs: Path) -> None:
     assert "pytorch_input_slow" in answers["list_captures"]
     assert json.loads(answers["analyze"])["reports"][0]["first"]
     assert "num_workers=" in answers["finding"]
+    assert "5 of 5 rows" in answers["query"]
     assert "Speed-up" in answers["compare"]
     assert answers["explain_rule"].startswith("# input-stall")
     assert "1 captures" in answers["doctor"]
