@@ -24,6 +24,13 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Add `%perfadvisor PATH`, after `%load_ext tb_perfadvisor`."""
+    from tb_perfadvisor.notebook import perfadvisor
+
+    shell.register_magic_function(perfadvisor)
+
+
 def __dir__() -> list[str]:
     """The names of the API too, for completion in notebooks and shells."""
     return sorted({*globals(), *__all__})

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 
 from msgspec.structs import replace
 
 from tb_perfadvisor.api import analyze_below
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.report.page import HEIGHT, Page, page_of
 
 
@@ -29,3 +32,18 @@ def show(
     """
     settings = replace(config or Config(), with_views=True, with_timelines=True)
     return page_of(*analyze_below(logdir, settings), height)
+
+
+def perfadvisor(line: str) -> Page | None:
+    """Show the reports below a path: `%perfadvisor runs/`.
+
+    Without a path, those below the current directory. An error is one line, without a traceback.
+    """
+    paths = shlex.split(line) or ["."]
+    try:
+        if len(paths) > 1:
+            raise UsageError("takes one path.", where="%perfadvisor", hint="Quote one with spaces.")
+        return show(paths[0])
+    except PerfAdvisorError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return None

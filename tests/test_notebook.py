@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from tb_perfadvisor import analyze, show
 from tb_perfadvisor.errors import NothingFoundError
+from tb_perfadvisor.report.page import Page
 
 DEMO_LOGS = Path(__file__).resolve().parents[1] / "demo_logs"
 
@@ -33,3 +35,23 @@ def test_nothing_to_show_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "worker0.1.pt.trace.json").write_text("{")
     with pytest.raises(NothingFoundError, match="contains no readable profile"):
         show(tmp_path)
+
+
+def test_the_magic_shows_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shell = InteractiveShell(ipython_dir=str(tmp_path / "ipython"))
+
+    def run(cell: str) -> object:
+        return shell.run_cell(cell).result
+
+    run("%load_ext tb_perfadvisor")
+    run(f"logs = {str(DEMO_LOGS)!r}")
+    page = run("%perfadvisor '{logs}/pytorch_input_slow'")
+    assert isinstance(page, Page)
+    assert analyze(DEMO_LOGS / "pytorch_input_slow").headline in page.text
+    capsys.readouterr()
+    assert run(f"%perfadvisor {tmp_path / 'ipython'}") is None
+    assert run("%perfadvisor a b") is None
+    printed = capsys.readouterr().err
+    assert "contains no profile" in printed
+    assert "error: %perfadvisor: takes one path. Quote one with spaces." in printed
+    assert "Traceback" not in printed

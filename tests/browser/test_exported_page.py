@@ -181,7 +181,7 @@ NOTEBOOK = {
             "metadata": {},
             "execution_count": None,
             "outputs": [],
-            "source": f"import tb_perfadvisor\n\ntb_perfadvisor.show({str(SLOW_INPUT)!r})",
+            "source": f"%load_ext tb_perfadvisor\n%perfadvisor {SLOW_INPUT}",
         }
     ],
 }
