@@ -21,7 +21,6 @@ from tb_perfadvisor.engine.analysis import Analysis, CombinedSaving
 from tb_perfadvisor.engine.combination import Combination, limits_of
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.rules.finding import Saving
-from tb_perfadvisor.signals.host.idle import happening_once
 from tb_perfadvisor.trace.intervals import Intervals
 from tb_perfadvisor.whatif import Fix, OtherRanks, Simulation, other_ranks, simulation
 
@@ -58,8 +57,6 @@ class ChangeModel(Struct, frozen=True):
     simulation: Simulation | None
     """None if no fix is replayed."""
     others: OtherRanks | None
-    once: Intervals
-    """Idle time of what happens only once in a program."""
 
     def combined(
         self, chosen: Collection[int], measured: Sequence[MeasuredSaving] = ()
@@ -87,7 +84,7 @@ class ChangeModel(Struct, frozen=True):
         )
 
     def _add_up(self, changes: Sequence[Change], places: Collection[int]) -> CombinedSaving:
-        union = Combination(self.window_ns, self._saved_ns, self._most_ns, self.once)
+        union = Combination(self.window_ns, self._saved_ns, self._most_ns)
         for place in sorted(places):
             union.add(changes[place])
         return union.combined
@@ -135,7 +132,6 @@ def change_model(analysis: Analysis) -> ChangeModel:
         ),
         simulation=replayed if isinstance(replayed, Simulation) else None,
         others=other_ranks(signals),
-        once=happening_once(signals),
     )
 
 

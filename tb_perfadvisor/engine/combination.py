@@ -44,19 +44,16 @@ class Combination:
         window_ns: int,
         saved_ns: Callable[[Sequence[Fix]], int] | None,
         most_ns: Callable[[Intervals], int],
-        once: Intervals,
     ) -> None:
         """Begin with nothing.
 
         `saved_ns` simulates what fixes save together; None if no simulation exists. `most_ns` is
-        the most that can be saved by findings that claim some intervals. `once` is idle time of
-        what happens only once in a program: no finding is about it, but a later recording does
-        without it, so it counts for the high end.
+        the most that can be saved by findings that claim some intervals.
         """
         self._window_ns, self._saved_ns, self._most_ns = window_ns, saved_ns, most_ns
         self._taken: Intervals = EMPTY
         self._not_simulated: Intervals = EMPTY
-        self._limits = [Saving(0, 0, total_ns(once), once, "measured")]
+        self._limits: list[Saving] = []
         self._fixes: list[Fix] = []
         self._saved_by_fixes = 0
         self._low = self._expected = self._may_cost = 0

@@ -34,7 +34,6 @@ from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding, Saving, Severity
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.trace.intervals import (
-    EMPTY,
     Intervals,
     intersect,
     overlap_ns,
@@ -99,16 +98,15 @@ def rank(
     saved_ns: Callable[[Sequence[Fix]], int] | None = None,
     steps: Steps | None = None,
     most_ns: Callable[[Intervals], int] | None = None,
-    once: Intervals = EMPTY,
 ) -> tuple[tuple[RankedFinding, ...], CombinedSaving | None]:
     """Put findings in order and combine their savings.
 
     The findings to show come best first, each followed by those that refine it. Their combined
-    saving is None when none has a saving or bounds: then its high end is unknown. `saved_ns`,
-    `most_ns` (by default the whole window) and `once` are those of `Combination`.
+    saving is None when none has a saving or bounds: then its high end is unknown. `saved_ns`
+    and `most_ns` (by default the whole window) are those of `Combination`.
     """
     while True:
-        ranked, combined = _rank_all(found, window_ns, saved_ns, steps, most_ns, once)
+        ranked, combined = _rank_all(found, window_ns, saved_ns, steps, most_ns)
         idle = [entry for entry in ranked if entry.saves_nothing]
         if not idle:
             return _without_excess(ranked, window_ns, steps), combined
@@ -122,14 +120,13 @@ def _rank_all(
     saved_ns: Callable[[Sequence[Fix]], int] | None,
     steps: Steps | None,
     most_ns: Callable[[Intervals], int] | None,
-    once: Intervals,
 ) -> tuple[tuple[RankedFinding, ...], CombinedSaving | None]:
     """Rank findings as `rank` does, including those that save nothing."""
     parents = _best_by_rule(found)
     nested = [(r, f) for r, f in found if _is_part(f, parents.get(r.refines or ""))]
     general = [(r, f) for r, f in found if not any(f is part for _, part in nested)]
     ranked: list[RankedFinding] = []
-    union = Combination(window_ns, saved_ns, most_ns or (lambda claims: window_ns), once)
+    union = Combination(window_ns, saved_ns, most_ns or (lambda claims: window_ns))
     ordered = _priced_first(sorted(general, key=_sort_key), window_ns, steps)
     for rule, finding in _lossless_first(ordered):
         marginal = union.add(finding)

@@ -22,7 +22,7 @@ from tb_perfadvisor.rules.finding import Basis, Finding, Saving, Severity, order
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.signals.core.steps.windows import Pace, Side
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, union
+from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.whatif import Remove
 from tests.support.night import examples
 
@@ -88,16 +88,15 @@ def test_a_saving_is_a_range_within_what_it_claims(random: Random) -> None:
 @examples(80)
 @given(randoms)
 def test_what_several_changes_save_together(random: Random) -> None:
-    once = moments(random, 1) if random.random() < 0.3 else set()
     most_of: dict[int, int] = {}
 
     def most_ns(taken: Intervals) -> int:
         length = len(times_of(taken))
         return most_of.setdefault(length, random.choice((WINDOW, WINDOW, length // 2)))
 
-    together = Combination(WINDOW, None, most_ns, intervals_of(once))
+    together = Combination(WINDOW, None, most_ns)
     taken: set[int] = set()
-    limits = [(len(once), 0, once)]
+    limits: list[tuple[int, int, set[int]]] = []
     low = expected = 0
     for _ in range(random.randint(0, 5)):
         saving = drawn_saving(random)
@@ -125,7 +124,7 @@ def test_what_several_changes_save_together(random: Random) -> None:
         + sum(inside for inside, *_ in limits[place:])
         for place in range(len(limits) + 1)
     )
-    high = most + max(outside for _, outside, _ in limits)
+    high = most + max((outside for _, outside, _ in limits), default=0)
     assert together.combined == CombinedSaving(low, expected, min(max(high, expected), WINDOW))
 
 
@@ -138,7 +137,7 @@ def test_what_simulated_changes_save_together(random: Random) -> None:
     def saved_ns(chosen: Iterable[object]) -> int:
         return min(sum(alone[id(fix)] for fix in chosen), 90)
 
-    together = Combination(WINDOW, saved_ns, lambda claims: WINDOW, EMPTY)
+    together = Combination(WINDOW, saved_ns, lambda claims: WINDOW)
     taken: set[int] = set()
     unsimulated: set[int] = set()
     used: list[Remove] = []
@@ -279,7 +278,7 @@ def test_the_order_of_findings(random: Random) -> None:
             ]
             if other and 2 * other[0][1].saving.expected_ns >= first.saving.expected_ns:  # type: ignore[union-attr]
                 order = other[:1] + [entry for entry in order if entry is not other[0]]
-        together = Combination(WINDOW, None, lambda claims: WINDOW, EMPTY)
+        together = Combination(WINDOW, None, lambda claims: WINDOW)
         marginal = [together.add(finding) for _, finding in order]
         idle = [
             entry

@@ -16,7 +16,6 @@ from tb_perfadvisor.engine.change_model import (
 from tb_perfadvisor.engine.combination import Combination
 from tb_perfadvisor.engine.ranking import rank
 from tb_perfadvisor.engine.savings import saved_together
-from tb_perfadvisor.signals.host.idle import happening_once
 from tb_perfadvisor.whatif import most_saved_ns
 
 MOST_TICKED = 5
@@ -31,7 +30,6 @@ def ranked_together(analysis: Analysis, places: tuple[int, ...]) -> CombinedSavi
         saved_together(signals),
         signals.steps,
         partial(most_saved_ns, signals),
-        happening_once(signals),
     )
     shown = [(entry.finding, entry.refines) for entry in findings]
     return combined if shown == [(each.finding, each.refines) for each in chosen] else None
@@ -48,7 +46,6 @@ def combined_alone(analysis: Analysis, places: Sequence[int]) -> CombinedSaving:
         signals.attribution.window_ns,
         saved_together(signals),
         partial(most_saved_ns, signals),
-        happening_once(signals),
     )
     for place in places:
         together.add(analysis.findings[place].finding)

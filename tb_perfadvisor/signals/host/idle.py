@@ -320,15 +320,6 @@ def _owned_by_kind(signals: Signals) -> Mapping[IdleOwner, Intervals]:
     return owned
 
 
-@memoized
-def happening_once(signals: Signals) -> Intervals:
-    """Idle time of what a program does only once: first calls, and capturing a graph."""
-    if signals.trace.totals is not None:
-        return EMPTY
-    owned = idle_owners(signals)
-    return join(owned[IdleOwner.FIRST_CALL], owned[IdleOwner.GRAPH_CAPTURE])
-
-
 def idle_without(signals: Signals, *owners: IdleOwner) -> Intervals:
     """`Signals.host_idle` without the parts of some owners."""
     owned = idle_owners(signals)
