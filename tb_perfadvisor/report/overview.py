@@ -274,18 +274,17 @@ def _memory(signals: Signals) -> model.MemoryInfo | None:
             peak_reserved_bytes=course.peak_reserved_bytes,
             capacity_bytes=snapshot_capacity_bytes(signals),
         )
-    if memory is None:
-        use = memory_use(signals)
-        if use is None or use.device is None:
-            return None
-        return model.MemoryInfo(
-            peak_allocated_bytes=None,
-            peak_reserved_bytes=None,
-            capacity_bytes=None,
-            peak_above_start_bytes=int(use.allocated_bytes[use.peak]),
-        )
+    use = memory_use(signals)
+    has_changes = use is not None and use.device is not None
+    if memory is None and not has_changes:
+        return None
+    peak = None if memory is None else memory.peak_allocated_bytes
+    is_relative = has_changes and peak is None
     return model.MemoryInfo(
-        peak_allocated_bytes=memory.peak_allocated_bytes,
-        peak_reserved_bytes=memory.peak_reserved_bytes,
-        capacity_bytes=memory.capacity_bytes,
+        peak_allocated_bytes=peak,
+        peak_reserved_bytes=None if memory is None else memory.peak_reserved_bytes,
+        capacity_bytes=None if memory is None else memory.capacity_bytes,
+        peak_above_start_bytes=int(use.allocated_bytes[use.peak])
+        if use is not None and is_relative
+        else None,
     )

@@ -208,7 +208,7 @@ export function drawRoofline(view: KernelsView, width: number): Plot.PlotOptions
               ...(point.operator ? [point.operator] : []),
               `${formatShare(point.share)} of kernel time, ${formatDuration(point.total_ns / point.count)} each`,
               `${formatCell(point.flop_per_s, "flop/s")}, ${formatCell(point.bytes_per_s, "bytes/s")}`,
-              ...(point.achieved_share === null ? [] : [`${formatShare(point.achieved_share)} of the roofline`]),
+              ...(point.achieved_share === null ? [] : [`${formatShare(point.achieved_share)} of the achievable rate`]),
               boundOf(point.bound)[1],
             ].join("\n"),
         }),

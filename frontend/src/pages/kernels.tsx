@@ -49,13 +49,6 @@ export function describeProduct(product: number[] | null): string | null {
   return batch > 1 ? `${formatCount(batch)} × (${text})` : text;
 }
 
-/** A kernel that needs less than assumed exceeds its roofline by as much: the number means nothing then. */
-export const describeAchieved = (share: number | null): string =>
-  share === null ? "–" : share > MOST_ACHIEVED ? "over 100 %" : formatShare(share);
-
-/** Rounding and clocks make a kernel at its roofline exceed it by this much. */
-const MOST_ACHIEVED = 1.005;
-
 const yes = (value: boolean | null): string | null => (value === null ? null : value ? "yes" : "no");
 
 function kernelColumns(
@@ -76,7 +69,7 @@ function kernelColumns(
     { key: "time", label: steps === null ? "Time" : "Per step", unit: "ns", value: ({ total_ns: ns }) => ns / (steps ?? 1) },
     { key: "count", label: "Count", unit: "count", value: ({ count }) => count },
     { key: "each", label: "Mean", unit: "ns", value: ({ total_ns: ns, count }) => ns / count },
-    { key: "achieved", label: "Of roofline", unit: "share", value: ({ achieved_share: share }) => share, render: ({ achieved_share: share }) => describeAchieved(share) },
+    { key: "achieved", label: "Of achievable rate", unit: "share", value: ({ achieved_share: share }) => share },
     {
       key: "bound",
       label: "Bound by",
@@ -236,9 +229,8 @@ function KernelsOf({ view, report, captureId }: Props & { view: KernelsView }): 
         )}
         {!group && view.points.some(({ achieved_share: share }) => share !== null) && (
           <p class="muted table-note">
-            <em>Of roofline</em>: the achieved rate as a share of what the roofline allows.
-            {view.points.some(({ achieved_share: share }) => (share ?? 0) > 1) &&
-              " Above 100 %, a kernel needs less than assumed: it finds data in caches or uses a cheaper algorithm."}
+            <em>Of achievable rate</em>: what large, well-shaped kernels reach on this device, which is less than its peak.
+            Unknown where a rate would exceed the peak: the kernel finds data in caches, or does less than is known.
           </p>
         )}
       </section>

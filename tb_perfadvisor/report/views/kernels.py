@@ -9,7 +9,12 @@ import numpy as np
 
 from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.work.roofline import BOUNDS, NUMBER_FORMATS, roofline
+from tb_perfadvisor.signals.work.roofline import (
+    BOUNDS,
+    LATENCY_BOUND,
+    NUMBER_FORMATS,
+    roofline,
+)
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
 from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -52,7 +57,8 @@ class KernelPoint(msgspec.Struct, frozen=True, kw_only=True):
     achievable_ns: int | None
     """Its duration at the rates that large, well-shaped kernels reach."""
     achieved_share: float | None
-    """Of the achievable rate; above 1 if caches or clever algorithms help."""
+    """Of the achievable rate, at most 1. None if its start limits a kernel, or if a rate would
+    exceed the peak: its operands then come from caches, or it does less than is known."""
     bound: str | None
     """compute, memory or latency."""
     occupancy_share: float | None
@@ -214,7 +220,12 @@ def _point(
     achievable_ns = float(found.achievable_ns[entry].sum())
     longest = int(rows[np.argmax(trace.events.duration_ns[rows])])
     whole_ns = int(trace.events.duration_ns[rows].sum())
-    is_work, is_placed = not np.isnan(flop), not np.isnan(achievable_ns) and whole_ns > 0
+    bound = int(found.bound[first])
+    flop_per_s, bytes_per_s = flop / max(whole_ns, 1) * 1e9, traffic / max(whole_ns, 1) * 1e9
+    is_possible = _is_possible(signals, int(found.number_format[first]), flop_per_s, bytes_per_s)
+    is_work = not np.isnan(flop)
+    is_rated = is_work and whole_ns > 0 and is_possible
+    is_placed = not np.isnan(achievable_ns) and whole_ns > 0 and is_possible
     operator = int(found.operator[first])
     product = found.sizes_of(first).tolist()
     return KernelPoint(
@@ -228,14 +239,33 @@ def _point(
         total_ns=total_ns,
         share=total_ns / all_ns if all_ns else 0.0,
         flop=flop if is_work else None,
-        traffic_bytes=traffic if is_work else None,
-        flop_per_byte=flop / traffic if is_work and traffic else None,
-        flop_per_s=flop / whole_ns * 1e9 if is_work and whole_ns else None,
-        bytes_per_s=traffic / whole_ns * 1e9 if is_work and whole_ns else None,
+        traffic_bytes=traffic if is_work and is_possible else None,
+        flop_per_byte=flop / traffic if is_work and is_possible and traffic else None,
+        flop_per_s=flop_per_s if is_rated else None,
+        bytes_per_s=bytes_per_s if is_rated else None,
         achievable_ns=round(achievable_ns) if is_placed else None,
-        achieved_share=achievable_ns / whole_ns if is_placed else None,
-        bound=BOUNDS.get(int(found.bound[first])),
+        achieved_share=min(achievable_ns / whole_ns, 1.0)
+        if is_placed and bound != LATENCY_BOUND
+        else None,
+        bound=BOUNDS.get(bound) if is_possible else None,
         occupancy_share=float(known.mean()) if known.size else None,
         longest_start_ns=int(trace.events.start_ns[longest]),
         longest_ns=int(trace.events.duration_ns[longest]),
+    )
+
+
+def _is_possible(
+    signals: Signals, number_format: int, flop_per_s: float, bytes_per_s: float
+) -> bool:
+    """Whether the device can reach these rates, so that what a kernel does may be known."""
+    facts = signals.device_facts
+    peaks = facts.peaks if facts is not None else None
+    if peaks is None:
+        return True
+    form = NUMBER_FORMATS[number_format]
+    most_flop_per_s = peaks.flop_per_s(form, tensor=True) if form else None
+    most_bytes_per_s = peaks.memory_bandwidth_bytes_per_s
+    return not (
+        (most_flop_per_s is not None and flop_per_s > most_flop_per_s)
+        or (most_bytes_per_s is not None and bytes_per_s > most_bytes_per_s)
     )

@@ -117,7 +117,7 @@ def matrix_products_by_size(title: str, signals: Signals, kernels: MatrixKernels
                 BOUNDS.get(int(bounds.bound[entry[example]])),
                 int(count[group]),
                 int(total[group]),
-                float(least[group] / total[group]),
+                min(float(least[group] / total[group]), 1.0),
                 trace.name(int(kernels.rows[example])),
                 source_line(signals, int(kernels.rows[example])) or "",
             )
