@@ -31,7 +31,6 @@ from tb_perfadvisor.signals import (
     why_missing,
     why_not_looked,
 )
-from tb_perfadvisor.signals.host.idle import happening_once
 from tb_perfadvisor.signals.ranks.rank_summary import collectives_kept, summarize
 from tb_perfadvisor.signals.recording.start_up import is_start_up
 from tb_perfadvisor.signals.workload.fit import fitting
@@ -135,7 +134,6 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
         saved_together(signals),
         signals.steps,
         partial(most_saved_ns, signals),
-        happening_once(signals),
     )
     starts_up = is_start_up(signals, combined.expected_ns if combined is not None else 0)
     notes = (
@@ -149,14 +147,15 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
     # Without a window there are no steps to check, and a selection of rules is the user's own.
     is_whole = bool(signals.attribution.window_ns) and not config.select and few is None
     unseen = blind_spot(outcomes) if is_whole else None
+    first = None if trust.level == "do not act" else first_finding(findings)
     return Analysis(
         signals=signals,
         outcomes=tuple(_shown(outcome, findings) for outcome in outcomes),
         findings=agreeing(findings),
-        first=None if trust.level == "do not act" else first_finding(findings),
+        first=first,
         combined=combined,
         notes=tuple(dict.fromkeys((*notes, *snapshot_notes(signals, findings)))),
-        headline=headline(signals, findings, combined, unseen, trust, starts_up=starts_up),
+        headline=headline(signals, findings, first, unseen, trust, starts_up=starts_up),
         is_start_up=starts_up,
         trust=trust,
         blind_spot=unseen,

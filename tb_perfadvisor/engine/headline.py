@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from tb_perfadvisor.engine.analysis import (
     SOLID,
     BlindSpot,
-    CombinedSaving,
     RankedFinding,
     RuleOutcome,
     Trust,
@@ -28,7 +27,7 @@ from tb_perfadvisor.signals.host.queued_waits import queued_waits
 from tb_perfadvisor.signals.recording.start_up import start_up
 from tb_perfadvisor.signals.snapshots.course import memory_course
 from tb_perfadvisor.signals.workload.workload import workload
-from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.trace.intervals import Intervals, intersect, total_ns
 from tb_perfadvisor.trace.names import short_annotation
 from tb_perfadvisor.units import format_bytes, format_duration, format_share
 
@@ -39,193 +38,225 @@ SURE_SHARE = 0.1
 NEAR_SHARE = 0.5
 """Work that needs less of its time stands out, even if nothing tells why."""
 LITTLE_SHARE = 0.05
-"""If all changes together save less, where the time goes comes first."""
-COUNTED_SHARE = 0.01
-"""A change that adds less than a hundredth to the others is not worth counting."""
+"""If a change saves less, where the time goes comes first."""
 QUEUED_SHARE = 0.1
 """Say what launched work waits for if it waits for a tenth of the step."""
 _SENTENCE = re.compile(r"(?<=[a-z)])\. (?=[A-Z])")
 _ALL = 0.9995
 """Rounded, this is 100.0 %."""
 _AT_WORK = {"training": "training", "inference server": "serving", "forward only": "inference"}
-_NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
+_TAKES = {
+    Cause.COPIES: "Exposed copies take",
+    Cause.NOT_RECORDED: "Work that was not recorded takes",
+    Cause.BETWEEN_STEPS: "The time between steps takes",
+    Cause.SYNCHRONIZATION: "Synchronization takes",
+    Cause.PYTHON: "Python code takes",
+}
+"""Causes whose label is no subject for "takes"."""
 
 
 def headline(
     signals: Signals,
     findings: Sequence[RankedFinding],
-    combined: CombinedSaving | None,
+    first: int | None,
     blind_spot: BlindSpot | None = None,
     trust: Trust = SOLID,
     *,
     starts_up: bool = False,
 ) -> str:
-    """Say what all the advice together would save, or else where the time goes.
+    """Say what costs the time, and what the change to begin with saves of it, how surely.
 
-    What limits the trust in that comes first. If it should not be acted on, that is all.
-
-    `combined` is None when no finding has a saving, `blind_spot` unless finding little says little.
-    `starts_up` holds for a profile of a program that starts up.
+    `first` is the index of that change. `blind_spot` is None unless finding little says little.
+    `starts_up` holds for a profile of a program that starts up. If the recording should not be
+    acted on, that is all there is to say.
     """
-    said = _said(signals, findings, combined, blind_spot, starts_up=starts_up)
-    if not trust.reasons or starts_up or signals.attribution.window_ns == 0:
-        return said
-    reason = trust.reasons[0]
-    if reason.level == "do not act":
+    window_ns = signals.attribution.window_ns
+    if trust.level == "do not act" and window_ns and not starts_up:
+        reason = trust.reasons[0]
         remedy = _SENTENCE.split(reason.remedy, maxsplit=1)[0].rstrip(".")
         return f"Do not act on this recording: {reason.in_short}" + (f". {remedy}" * bool(remedy))
-    return f"{reason.in_short[0].upper()}{reason.in_short[1:]}. {said}"
-
-
-def _said(
-    signals: Signals,
-    findings: Sequence[RankedFinding],
-    combined: CombinedSaving | None,
-    blind_spot: BlindSpot | None,
-    *,
-    starts_up: bool,
-) -> str:
-    steps, attribution = signals.steps, signals.attribution
     log = signals.trace.compile_log
     if log is not None:
         return f"torch.compile: {log_in_short(log)}"
     if signals.trace.is_snapshot_only:
         return _of_snapshot(signals, findings)
-    if attribution.window_ns == 0:
+    if window_ns == 0:
         return "The profile is empty: nothing was recorded"
     if starts_up:
-        once = format_share(total_ns(start_up(signals)) / attribution.window_ns)
+        once = format_share(total_ns(start_up(signals)) / window_ns)
         what = _AT_WORK.get(workload(signals).mode, "the program at work")
         return (
             f"This records start-up, not {what}: {once} of the time is spent on what happens only "
             "once. Record again after a few steps"
         )
-    whole = (
-        f"each {format_duration(attribution.window_ns / steps.count)} step"
-        if len(steps)
-        else f"the {format_duration(attribution.window_ns)} profiled"
-    )
-    if combined is not None and combined.expected_ns > 0:
-        count = sum(
-            ranked.refines is None and ranked.marginal_ns >= COUNTED_SHARE * combined.expected_ns
-            for ranked in findings
-        )
-        number = _NUMBERS[count] if count < len(_NUMBERS) else str(count)
-        changes = (
-            f"{number} change{'' if count == 1 else 's'} could save "
-            f"{_saved_of(combined, _most_ns(findings), whole, steps.count)}"
-        )
-        if findings[0].finding.severity == "low":
-            changes = f"Nothing stands out but what costs accuracy. {changes}"
-        elif combined.expected_ns < LITTLE_SHARE * attribution.window_ns and blind_spot is None:
-            changes = f"{_where_time_goes(signals, whole, None)}. {changes}"
-        waits = _launched_work_waits(signals, "it")
-        return f"{changes}. {waits}" if waits else changes
-    waits = _launched_work_waits(signals, whole)
-    notable = [ranked for ranked in findings if ranked.severity != "low"]
-    if notable and (not waits or _may_save(notable[0]) > queued_waits(signals).total_ns):
-        return notable[0].title
+    change = None if first is None else findings[first]
+    saved = None if change is None or not _expected_ns(change) else limits_of(change.finding)
+    waits = _launched_work_waits(signals, 0 if saved is None else saved.high_ns)
+    if change is None or (saved is None and change.severity == "low"):
+        return waits or _where_time_goes(signals, blind_spot)
+    title, _, about = change.title.partition(": ")
+    whole = "each step" if len(signals.steps) else "the profile"
+    is_cost = f"% of {whole}" in about or f" of {whole} (" in about
+    subject = f" ({about})" if about and not is_cost and "…" not in about else ""
     if waits:
-        return waits
-    return _where_time_goes(signals, whole, blind_spot)
+        cost = waits
+    elif saved is not None and _expected_ns(change) < LITTLE_SHARE * window_ns:
+        cost = _where_time_goes(signals, blind_spot)
+    elif is_cost:
+        cost = f"{about[0].upper()}{about[1:]}"
+    elif saved is not None:
+        cost = _what_costs(signals, saved.claims)
+    else:
+        return change.title
+    if saved is None:
+        return f"{cost}. {title}{subject}: the saving is unknown"
+    return f"{cost}. {title}{subject}: {_size(change, window_ns, signals.steps.count)}"
+
+
+def _expected_ns(change: RankedFinding) -> int:
+    """What a change is expected to save; without a price, the most that it may."""
+    saving, bounds = change.finding.saving, change.finding.bounds
+    return saving.expected_ns if saving is not None else bounds.high_ns if bounds is not None else 0
+
+
+def _size(change: RankedFinding, window_ns: int, steps: int) -> str:
+    """What a change saves of the step, and how surely: `probably −44.0 ms of 175 (31.2 to 59.1)`.
+
+    Up to so much, if the low end is near 0, or nothing tells what to expect.
+    """
+    saving, limits = change.finding.saving, limits_of(change.finding)
+    assert limits is not None
+    costs = dict(change.finding.remedies[0].costs) if change.finding.is_lossy else {}
+    loss = next(
+        (f", at a cost in {what}" for what in ("accuracy", "information") if what in costs), ""
+    )
+    if saving is None or saving.low_ns < SURE_SHARE * saving.expected_ns:
+        probable_ns = 0 if saving is None else saving.expected_ns
+        cost_ns = 0 if saving is None else max(-saving.low_ns, 0)
+        most, whole, expected, cost = _in_short(
+            limits.high_ns, window_ns, probable_ns, cost_ns, steps=steps
+        )
+        text = f"up to −{most} of {whole}"
+        text += f", probably −{expected}" if probable_ns and expected != most.split()[0] else ""
+        return f"{text}, at worst +{cost}{loss}" if cost_ns else text + loss
+    expected, whole, low, high = _in_short(
+        saving.expected_ns, window_ns, saving.low_ns, saving.high_ns, steps=steps
+    )
+    span = f" ({low} to {high})" if low != high else ""
+    return f"probably −{expected} of {whole}{span}{loss}"
+
+
+def _in_short(*totals_ns: int, steps: int) -> list[str]:
+    """Durations per step; only the first has a unit if all have the same."""
+    texts = [format_duration(total / steps) for total in totals_ns]
+    units = {text.partition(" ")[2] for text, total in zip(texts, totals_ns, strict=True) if total}
+    return texts if len(units) > 1 else [texts[0], *(text.partition(" ")[0] for text in texts[1:])]
 
 
 def _of_snapshot(signals: Signals, findings: Sequence[RankedFinding]) -> str:
     """What a memory snapshot shows first: a finding, or what holds the peak."""
-    if findings:
-        return findings[0].title
     course = memory_course(signals)
     if course is None:
         return "The memory snapshot is empty: nothing was allocated"
     peak = course.peak_allocated_bytes
+    if findings:
+        return f"Peak memory is {format_bytes(peak)}. {findings[0].title}"
     holders = [holder for holder in holders_in(course, course.peak) if holder.line is not None]
-    text = f"Peak memory is {format_bytes(peak)}"
-    if not holders:
-        return text
-    share = holders[0].bytes / peak
+    share = holders[0].bytes / peak if holders else 0.0
     part = "all" if share > _ALL else format_share(share)
-    return f"{text}, {part} of it from {holders[0].line}"
+    held = f", {part} of it from {holders[0].line}" if share >= NOTABLE_SHARE else ""
+    return f"Nothing stands out: peak memory is {format_bytes(peak)}{held}"
 
 
-def _most_ns(findings: Sequence[RankedFinding]) -> int:
-    """The most that the changes themselves save: `CombinedSaving` also counts what happens once."""
-    limits = [limits_of(ranked.finding) for ranked in findings if ranked.refines is None]
-    return sum(saving.high_ns for saving in limits if saving is not None)
-
-
-def _saved_of(combined: CombinedSaving, most_ns: int, whole: str, steps: int) -> str:
-    """What is saved of the whole: at most, and probably, if the low end is near 0."""
-    expected = format_duration(combined.expected_ns / steps)
-    if combined.low_ns >= SURE_SHARE * combined.expected_ns:
-        return f"{expected} of {whole}"
-    most = format_duration(min(combined.high_ns, most_ns) / steps)
-    text = f"up to {most} of {whole}" + (f", probably {expected}" if expected != most else "")
-    cost = format_duration(-combined.low_ns / steps)
-    return f"{text}, or cost up to {cost}" if combined.low_ns < 0 else text
-
-
-def _may_save(ranked: RankedFinding) -> int:
-    """The most that a finding may save, in nanoseconds of the window."""
-    limits = limits_of(ranked.finding)
-    return 0 if limits is None else limits.high_ns
-
-
-def _launched_work_waits(signals: Signals, whole: str) -> str:
+def _launched_work_waits(signals: Signals, more_than_ns: int = 0) -> str:
     """What is launched and does not start for a good part of the time; else empty."""
     found = queued_waits(signals)
     share = found.total_ns / signals.attribution.window_ns
-    if share < QUEUED_SHARE or not found.waits:
+    if share < QUEUED_SHARE or found.total_ns <= more_than_ns or not found.waits:
         return ""
     wait = wait_in_short(found.waits[0])
-    return f"For {format_share(share)} of {whole}, queued work does not start: {wait}"
+    return f"Launched work waits for {_share_of_whole(signals, share)} to start: {wait}"
 
 
-def _where_time_goes(signals: Signals, whole: str, blind_spot: BlindSpot | None) -> str:
+def _share_of_whole(signals: Signals, share: float | None) -> str:
+    """`34.1 % of each step`."""
+    return f"{format_share(share)} of {'each step' if len(signals.steps) else 'the profile'}"
+
+
+def _what_costs(signals: Signals, claims: Intervals) -> str:
+    """The cause that most of some time has, and the share of the step that it takes in all."""
+    attribution = signals.attribution
+    overlap_ns = {
+        cause: total_ns(intersect(claims, found)) for cause, found in attribution.intervals.items()
+    }
+    computing_ns = sum(overlap_ns.get(cause, 0) for cause in (*COMPUTE, Cause.HOST_COMPUTE))
+    others = {
+        cause: overlap
+        for cause, overlap in overlap_ns.items()
+        if cause not in (*COMPUTE, Cause.HOST_COMPUTE)
+    }
+    worst = max(others, key=others.__getitem__, default=None)
+    if worst is None or others[worst] <= computing_ns:
+        return _computing(signals)
+    return _takes(signals, worst)
+
+
+def _computing(signals: Signals) -> str:
+    attribution = signals.attribution
+    if signals.device.index is None:
+        share = attribution.share(Cause.HOST_COMPUTE)
+        return f"Operators run for {_share_of_whole(signals, share)}"
+    return f"The device computes for {_share_of_whole(signals, attribution.share(*COMPUTE))}"
+
+
+def _takes(signals: Signals, cause: Cause) -> str:
+    """`Waiting for input takes 34.1 % of each step`, and where, if an annotation tells."""
+    attribution = signals.attribution
+    share = _share_of_whole(signals, attribution.share(cause))
+    if cause is Cause.UNEXPLAINED:
+        idle = "No operator runs" if signals.device.index is None else "The device idles"
+        return f"{idle} for {share}, and nothing in the profile explains it"
+    if cause is Cause.QUEUED:
+        return f"Launched work waits for {share} to start"
+    names = [] if cause in BUSY else annotated_idle(signals).by_name(attribution.intervals[cause])
+    name = signals.trace.text(names[0][0]) if names else ""
+    where = f", mostly under {short_annotation(name)}" if name else ""
+    return f"{_TAKES.get(cause, f'{cause.label} takes')} {share}{where}"
+
+
+def _where_time_goes(signals: Signals, blind_spot: BlindSpot | None) -> str:
     attribution = signals.attribution
     worst = max(
         (cause for cause in Cause if cause not in (*COMPUTE, Cause.HOST_COMPUTE)),
         key=attribution.total_ns,
     )
-    is_host_only = signals.device.index is None
     if (attribution.share(worst) or 0.0) >= NOTABLE_SHARE:
-        share = format_share(attribution.share(worst))
-        if worst is Cause.UNEXPLAINED:
-            idle = "No operator runs" if is_host_only else "The device idles"
-            return f"{idle} for {share} of {whole}, and nothing in the profile explains it"
-        names = annotated_idle(signals).by_name(attribution.intervals[worst])
-        name = signals.trace.text(names[0][0]) if names and worst not in BUSY else ""
-        return f"{worst.label}: {share} of {whole}" + (
-            f", mostly under {short_annotation(name)}" if name else ""
+        return _takes(signals, worst)
+    doing = _computing(signals)
+    if blind_spot is not None:
+        return (
+            f"{doing}. {blind_spot.checks - blind_spot.looked} of {blind_spot.checks} checks could "
+            f"not run: {blind_spot.reason}"
         )
-    if is_host_only:
-        doing = f"operators run for {format_share(attribution.share(Cause.HOST_COMPUTE))}"
-    else:
-        doing = f"the device computes for {format_share(attribution.share(*COMPUTE))}"
-    if blind_spot is None:
-        text = f"{doing} of {whole}{_how_near(signals)}"
-        costliest = next((work for work in costliest_work(signals) if not work.is_idle), None)
-        is_far = costliest is not None and (costliest.achieved_share or 1.0) < NEAR_SHARE
-        return f"{text[0].upper()}{text[1:]}" if is_far else f"Nothing stands out: {text}"
-    return (
-        f"{doing[0].upper()}{doing[1:]} of {whole}, but only {blind_spot.looked} of"
-        f" {blind_spot.checks} checks could look: {blind_spot.reason}"
-    )
+    work = next((work for work in costliest_work(signals) if not work.is_idle), None)
+    is_far = work is not None and (work.achieved_share or 1.0) < NEAR_SHARE
+    text = f"{doing}{_how_near(signals)}"
+    return text if is_far else f"Nothing stands out: {text[0].lower()}{text[1:]}"
 
 
 def _how_near(signals: Signals) -> str:
     """How near to its limits the costliest work is, for the end of a sentence."""
-    work = [work for work in costliest_work(signals) if not work.is_idle]
-    if not work:
+    first = next((work for work in costliest_work(signals) if not work.is_idle), None)
+    if first is None:
         return ""
-    first = work[0]
     share = format_share(first.time_ns / signals.attribution.window_ns)
     at = f" at {first.place}" if first.place else ""
     text = f", {share} of it in {first.name}{at}"
     if first.achieved_share is None:
         return text
     if first.achieved_share >= 1:
-        return f"{text}, which is as fast as its work allows"
-    return f"{text}, whose work needs {format_share(first.achieved_share)} of that"
+        return f"{text}, as fast as the hardware allows"
+    return f"{text}, which needs {format_share(first.achieved_share)} of that"
 
 
 def agreeing(findings: Sequence[RankedFinding]) -> tuple[RankedFinding, ...]:

@@ -73,8 +73,8 @@ def simulation_notes(found: Sequence[Found], signals: Signals) -> tuple[Note, ..
         Note(
             "not-simulated",
             "info",
-            f"Savings are not simulated: {unfit[0].reason}. They are measured instead, and several "
-            "fixes together may save more or less than estimated.",
+            f"Savings come from the recorded durations, not from a replay of the steps, because "
+            f"{unfit[0].reason}. Several changes together may save more or less than estimated.",
         ),
     )
 

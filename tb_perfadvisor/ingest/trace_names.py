@@ -45,7 +45,7 @@ def parse_trace_name(path: str) -> TraceName:
     if sglang:
         seconds, fraction = sglang["time"].split(".")
         written_ns = int(seconds) * 10**9 + int(fraction[:9].ljust(9, "0"))
-        family = f"TP-#{sglang['rest']}"
+        family = f"TP-*{sglang['rest']}"
         return TraceName(stem, family, int(sglang["rank"]), "", written_ns)
     worker = stem
     at_ns: int | None = None
@@ -60,7 +60,7 @@ def parse_trace_name(path: str) -> TraceName:
     host = _HOST_AND_PROCESS.match(worker) if rank is None and handler else None
     family = worker
     if rank is not None:
-        family = re.sub(rf"{rank}(?!\d)", "#", worker, count=1)
+        family = re.sub(rf"{rank}(?!\d)", "*", worker, count=1)
     return TraceName(worker, family, rank, host["host"] if host else "", at_ns)
 
 

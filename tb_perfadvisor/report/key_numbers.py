@@ -251,12 +251,12 @@ def _on_scaling(doubled: model.NextDoublingInfo | None) -> Iterator[model.KeyNum
     most = format_share(doubled.high_efficiency)
     yield model.KeyNumber(
         id="next-doubling",
-        label="Efficiency if doubled",
+        label=f"Efficiency on {2 * doubled.ranks:,} ranks",
         value=doubled.low_efficiency,
         unit="share",
         of="",
         share=None,
-        notes=[f"to {most} on {2 * doubled.ranks:,} ranks, modeled"],
+        notes=[f"to {most}, modeled"],
         definition="Throughput per device on twice the devices, as a share of today's: a range by a"
         f" model of latency and bandwidth. {' '.join(doubled.assumptions)}",
     )

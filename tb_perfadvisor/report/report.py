@@ -10,7 +10,7 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.names import report_name
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report.formats.branches import branches_of
-from tb_perfadvisor.report.formats.wording import caption_line, worth_text
+from tb_perfadvisor.report.formats.wording import caption_line, trust_in_short, worth_text
 from tb_perfadvisor.report.page import HEIGHT, Page, page_of
 
 _MOST_FINDINGS = 5
@@ -41,7 +41,7 @@ class Report(model.Report, frozen=True, kw_only=True):
         )
         return (
             f"<div><strong>{html.escape(self.headline)}</strong><br>"
-            f"{html.escape(caption_line(self))}"
+            f"{html.escape(f'{trust_in_short(self)} {caption_line(self)}'.strip())}"
             f"<table>{table}</table>"
             + (f"… and {more} more. " if more > 0 else "")
             + "<code>report.show()</code> shows the whole report.</div>"

@@ -19,9 +19,9 @@ from tests.support.writers import write_kineto
 def test_text_is_the_default_format() -> None:
     done = run("analyze", SLOW)
     lines = [line.rstrip() for line in done.stdout.splitlines()]
-    assert lines[1] == "One change could save up to 61.5 ms of each 116 ms step, probably 36.1 ms"
-    first = "Load batches in worker processes: each takes 56.5 ms now"
-    assert lines[3] == f"First: {first} (finding 1a)"
+    assert lines[1].startswith(
+        "Waiting for input takes 48.7 % of each step. Load batches in worker"
+    )
     assert "1. Feed the step without making it wait, 36.1 ms per step  input-stall" in lines
     # No progress and no colors in a pipe.
     assert done.stderr == ""

@@ -10,8 +10,8 @@ from tb_perfadvisor.engine.analysis import RankedFinding
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.ranking import first_finding
-from tb_perfadvisor.report.formats.branches import first_entry
 from tb_perfadvisor.report.formats.render import document, render
+from tb_perfadvisor.report.formats.wording import together_text
 
 SLOW = Path(__file__).parents[2] / "demo_logs" / "pytorch_input_slow"
 
@@ -50,30 +50,24 @@ def test_a_finding_that_refines_another_rule_does_not(findings: tuple[RankedFind
 def test_nothing_found_has_no_first_finding() -> None:
     assert first_finding([]) is None
     report = analyze(SLOW, Config(select=("padded-shapes",)))
-    assert (report.first, first_entry(report)) == (None, None)
+    assert report.first is None
 
 
-def test_a_single_finding_is_not_called_the_first() -> None:
-    report = analyze(SLOW)
-    assert first_entry(replace(report, findings=report.findings[:1])) is None
-
-
-@pytest.mark.parametrize(
-    ("format", "line"),
-    [
-        ("text", f"First: {TITLE} (finding 1a)"),
-        (
-            "markdown",
-            f"**First:** {TITLE} (finding 1a)",
-        ),
-    ],
-)
-def test_text_formats_name_it_below_the_headline(format: str, line: str) -> None:
+def test_every_output_leads_with_it() -> None:
     report = analyze(SLOW)
     assert report.first is not None
     assert (report.first.rule_id, report.first.index) == ("loader-in-main-process", 1)
-    lines = [text.strip() for text in render(document([report]), format).splitlines()]
-    headline = next(place for place, text in enumerate(lines) if report.headline in text)
-    assert 0 < lines.index(line) - headline <= 4
-    alone = render(document([replace(report, findings=report.findings[:1])]), format)
-    assert "First:" not in alone
+    assert TITLE.partition(":")[0] in report.headline
+    for format in ("text", "markdown", "brief"):
+        assert "Load batches in worker processes" in render(document([report]), format)[:4000]
+
+
+def test_what_several_changes_save_together() -> None:
+    report = analyze(SLOW)
+    assert together_text(report) == ""  # one change
+    (saving,) = (each.saving for each in report.findings[:1])
+    assert saving is not None
+    half = replace(saving, marginal_ns=saving.marginal_ns // 2)
+    first = replace(report.findings[0], saving=half)
+    text = together_text(replace(report, findings=[first, first]))
+    assert text.startswith("2 changes together save 36.1 ms per step (31.")

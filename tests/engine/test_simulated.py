@@ -143,7 +143,8 @@ def test_a_note_says_why_savings_are_not_simulated() -> None:
     """)
     )
     assert message.startswith(
-        "Savings are not simulated: calls wait for what the profile does not show."
+        "Savings come from the recorded durations, not from a replay of the steps, because calls "
+        "wait for what the profile does not show."
     )
 
 

@@ -47,7 +47,8 @@ BUDGET = {
     # What TensorFlow writes in the loop, and what goes besides a finding's own time: four of nine
     # gains of host programs were above the range, and summaries of each step had no name.
     # Tables as CSV and Parquet, and the tool that queries them.
-    "lines of Python and TOML": 129_245,
+    # A headline that says what costs, what changes it, and how surely: it had two grammars.
+    "lines of Python and TOML": 129_302,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

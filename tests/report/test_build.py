@@ -9,6 +9,7 @@ from tb_perfadvisor.api import analyze
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.report.formats.render import render
+from tb_perfadvisor.report.formats.wording import together_text
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 from tb_perfadvisor.trace import Trace
@@ -62,7 +63,10 @@ def test_savings_are_per_step_and_divided_once() -> None:
     assert report.combined_saving is not None
     assert report.combined_saving.expected_ns == ms(3)
     assert (report.overview.window_ns, report.overview.step_time_ns) == (ms(20), ms(10))
-    assert report.headline == "One change could save 3.00 ms of each 10.0 ms step"
+    assert report.headline == (
+        "Waiting for input takes 40.0 % of each step. Feed the device without making it wait "
+        "(DataLoader): probably −3.00 ms of 10.0 (2.00 to 4.00)"
+    )
 
 
 def test_a_finding_names_the_causes_of_the_time_it_claims() -> None:
@@ -162,17 +166,17 @@ HEALTHY = """
         ),
         (
             draw(ON_THE_CPU),
-            "Nothing stands out: operators run for 100.0 % of each 10.0 ms step, 100.0 % of it in "
+            "Nothing stands out: operators run for 100.0 % of each step, 100.0 % of it in "
             "aten::embedding_bag",
         ),
         (
             draw(HEALTHY),
-            "Nothing stands out: the device computes for 100.0 % of each 5.00 ms step, "
+            "Nothing stands out: the device computes for 100.0 % of each step, "
             "100.0 % of it in ampere_sgemm",
         ),
         (
             draw(HEALTHY, step_line=False),
-            "Nothing stands out: the device computes for 100.0 % of the 10.0 ms profiled, "
+            "Nothing stands out: the device computes for 100.0 % of the profile, "
             "100.0 % of it in ampere_sgemm",
         ),
     ],
@@ -194,7 +198,8 @@ def test_several_changes_are_counted() -> None:
     )
     report = report_of(trace, Config(select=("input-stall", "step-gap")))
     assert [finding.rule_id for finding in report.findings] == ["input-stall", "step-gap"]
-    assert report.headline == "Two changes could save 7.00 ms of each 10.0 ms step"
+    assert report.headline.startswith("Waiting for input takes 40.0 % of each step. ")
+    assert together_text(report).startswith("2 changes together save 7.00 ms per step (70.0 %)")
 
 
 def test_the_report_has_all_workers_and_notes() -> None:

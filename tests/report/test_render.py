@@ -124,9 +124,11 @@ def small_report() -> Report:
 def test_text_begins_with_headline_and_breakdown() -> None:
     lines = [line.rstrip() for line in render(small_report(), "text").splitlines()]
     # Launching: a quarter of an operator of 2 ms plus 20 us of latency; the rest is queued.
-    assert lines[:12] == [
+    assert lines[:13] == [
         "resnet",
-        "One change could save 3.00 ms of each 10.0 ms step",
+        "Waiting for input takes 40.0 % of each step. Feed the device without making it wait "
+        "(DataLoader):",
+        "probably −3.00 ms of 10.0 (2.00 to 4.00)",
         "PyTorch · NVIDIA H100 80GB HBM3 · 2 steps (ProfilerStep) · synthetic profile",
         "",
         "Most of the time          Per step   Share",
@@ -145,7 +147,7 @@ def test_text_begins_with_headline_and_breakdown() -> None:
 
 def test_markdown_has_a_heading_a_table_and_code() -> None:
     text = render(small_report(), "markdown")
-    assert text.startswith("# resnet\n\n**One change could save 3.00 ms of each 10.0 ms step**\n")
+    assert text.startswith("# resnet\n\n**Waiting for input takes 40.0 % of each step. ")
     assert "| Waiting for input | 4.00 ms | 40.0 % |" in text
     assert "## 1. Feed the device without making it wait" in text
     assert "`input-stall` · high · saves 3.00 ms per step (30.0 %), between 2.00 ms and" in text

@@ -36,7 +36,7 @@ def test_a_single_rank_does_not_tell_what_the_fix_saves() -> None:
     assert finding.saving is not None
     assert finding.saving.has_no_price
     assert checked.expected_ns == 0
-    assert finding.summary.endswith("is unknown, and hiding it saves at most that.")
+    assert finding.summary.endswith("waiting for other ranks is unknown.")
 
 
 def test_no_time_counts_for_two_collectives() -> None:
@@ -228,7 +228,9 @@ def test_the_one_collective_that_takes_most_of_it_is_named() -> None:
     # The last of four takes 5 of the 7 ms that no compute covers.
     (finding,) = find(ExposedCommunication, four) or ()
     assert finding.summary.endswith("One all-reduce takes 5.00 ms of it.")
-    assert finding.title == "Shrink or hide the all-reduce: it takes 50.0 % of each step"
+    assert (
+        finding.title == "Shrink or hide the all-reduce: one all-reduce takes 50.0 % of each step"
+    )
     # Of two, one is always the longer.
     (finding,) = find(ExposedCommunication, four.replace("N'N'N'NNNN", "NNN'NNNNNN")) or ()
     assert "One all-reduce" not in finding.summary

@@ -60,7 +60,9 @@ def test_saves_what_the_fix_saves() -> None:
     assert finding.summary.startswith(
         "Ranks 0 and 6 are late in 2 of 2 collectives, which costs 5.00 ms of each step, mostly"
     )
-    assert finding.title == "Speed up ranks 0 and 6: the others wait 50.0 % of each step for them"
+    assert (
+        finding.title == "Speed up ranks 0 and 6: waiting for late ranks takes 50.0 % of each step"
+    )
 
 
 # In each step, one view of the late rank takes 2.5 ms instead of 0.1.
@@ -92,7 +94,7 @@ def test_says_that_the_late_rank_lost_its_cores() -> None:
     ]
     (finding,) = find(Straggler, run_of(*traces)) or ()
     # 2.4 of 3.6 ms.
-    assert finding.title == "Speed up rank 1: the others wait 66.7 % of each step for it"
+    assert finding.title == "Speed up rank 1: waiting for late ranks takes 66.7 % of each step"
     # The view takes 2.4 ms longer than usual.
     assert finding.summary.endswith(
         "mostly because the operating system took the core from the launching thread"

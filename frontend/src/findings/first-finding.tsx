@@ -20,7 +20,7 @@ export function FirstFinding({ report: { first, findings, headline } }: { report
   };
   return (
     <p class="first-finding">
-      {!headline.endsWith(finding.title) && (
+      {!headline.includes(finding.title.split(": ")[0] ?? "") && (
         <strong>
           {nestFindings(findings).length > 1 && "First: "}
           <Prose text={finding.title} />.{" "}

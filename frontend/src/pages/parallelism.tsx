@@ -24,7 +24,7 @@ const NAMES: Record<string, string> = {
   pipeline: "Pipeline parallel",
   expert: "Expert parallel",
   embedding: "Embedding tables",
-  unknown: "Unknown purpose",
+  unknown: "Other process groups",
 };
 
 export function ParallelismPage({ report, captureId }: Props): JSX.Element {
@@ -47,8 +47,9 @@ export function ParallelismPage({ report, captureId }: Props): JSX.Element {
 export function dimensionName({ dimension, groups }: DimensionInfo): string {
   const name = NAMES[dimension] ?? dimension;
   const [group] = groups;
-  const label = group?.description ?? (group?.name ? `process group ${group.name}` : null);
-  return dimension === "unknown" && label ? `${name}: ${label}` : name;
+  if (dimension !== "unknown" || !group) return name;
+  if (group.description === "default_pg") return "Default process group";
+  return group.description ?? (group.name ? `Process group ${group.name}` : name);
 }
 
 /** How many ranks a dimension has: `8`, or `2–8` where its groups differ. */

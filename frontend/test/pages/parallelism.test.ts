@@ -32,9 +32,9 @@ function dimension(name: string, group: Partial<DimensionInfo["groups"][0]> = {}
 
 test("groups of unknown purpose are told apart by what the program calls them", () => {
   assert.equal(dimensionName(dimension("tensor", { description: "mesh_tp" })), "Tensor parallel");
-  assert.equal(dimensionName(dimension("unknown", { name: "7", description: "default_pg" })), "Unknown purpose: default_pg");
-  assert.equal(dimensionName(dimension("unknown", { name: "7" })), "Unknown purpose: process group 7");
-  assert.equal(dimensionName(dimension("unknown")), "Unknown purpose");
+  assert.equal(dimensionName(dimension("unknown", { name: "7", description: "default_pg" })), "Default process group");
+  assert.equal(dimensionName(dimension("unknown", { name: "7" })), "Process group 7");
+  assert.equal(dimensionName(dimension("unknown")), "Other process groups");
 });
 
 test("the number of ranks is that of the groups", () => {

@@ -267,8 +267,11 @@ class Advisor:
             self._log.warning("Perf Advisor could not analyze step %d's recording.", self._step)
             return
         for report in json.loads(text)["reports"]:
-            first = report["first"]
-            change = f" First: {report['findings'][first['index']]['title']}." if first else ""
+            trust = report["trust"]
+            doubt = f" Limited trust: {trust['reasons'][0]['in_short']}."
             self._log.info(
-                "Perf Advisor, from step %d: %s.%s", self._step, report["headline"], change
+                "Perf Advisor, from step %d: %s.%s",
+                self._step,
+                report["headline"],
+                doubt if trust["level"] == "limited" else "",
             )

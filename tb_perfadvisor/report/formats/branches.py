@@ -57,17 +57,6 @@ def branches_of(report: model.Report) -> list[Branch]:
     ]
 
 
-def first_entry(report: model.Report) -> Entry | None:
-    """The finding to begin with; None where there is no choice, or the headline is about it."""
-    if report.first is None or len(report.findings) == 1:
-        return None
-    first = report.findings[report.first.index]
-    if report.headline.endswith(first.title):
-        return None
-    entries = (entry for branch in branches_of(report) for entry in (branch.entry, *branch.refined))
-    return next(entry for entry in entries if entry.finding is first)
-
-
 def _letters(count: int) -> list[str]:
     """Letters from `a` to `z`, then `za`, `zb`, …."""
     return [

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.names import report_name
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of, first_entry
+from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of
 from tb_perfadvisor.report.formats.wording import (
     caption_line,
     checks_lines,
@@ -21,6 +21,7 @@ from tb_perfadvisor.report.formats.wording import (
     saving_line,
     source_lines,
     steps_left_out,
+    together_text,
     trust_lines,
 )
 from tb_perfadvisor.units import format_duration, format_share
@@ -62,17 +63,13 @@ def head_blocks(report: model.Report) -> list[str]:
         (part.label, format_duration(part.total_ns / steps), format_share(part.share))
         for part in report.overview.breakdown
     ]
-    first = first_entry(report)
+    together = together_text(report)
     heading, *rows = costliest_rows(report) or [()]
     return [
         f"**{escape(report.headline)}**",
         escape(caption_line(report)),
         *_trust(report),
-        *(
-            []
-            if first is None
-            else [f"**First:** {escape(first.finding.title)} (finding {first.number})"]
-        ),
+        *([together] if together else []),
         *([grid(heading, [tuple(map(escape, row)) for row in rows])] if rows else []),
         *([] if report.whole_run is None else [escape(" ".join(report.whole_run.sentences))]),
         *(

@@ -20,7 +20,7 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.names import report_name, run_row
 from tb_perfadvisor.contract.run_row import RunRow
 from tb_perfadvisor.plain_text import plain, plain_lines
-from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of, first_entry
+from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of
 from tb_perfadvisor.report.formats.wording import (
     caption_line,
     checks_lines,
@@ -34,6 +34,7 @@ from tb_perfadvisor.report.formats.wording import (
     saving_line,
     source_lines,
     steps_left_out,
+    together_text,
     trust_lines,
 )
 from tb_perfadvisor.report.key_numbers import framework_name
@@ -251,10 +252,10 @@ def _print_rejected(document: model.Document, console: Console) -> None:
 def _report(report: model.Report) -> RenderableType:
     parts: list[RenderableType] = [
         WrappedText(report_name(report), style="bold cyan"),
-        WrappedText(report.headline, style="bold"),
+        WrappedText(plain(report.headline), style="bold"),
         WrappedText(caption_line(report), style="dim"),
         *_trust(report),
-        *_first(report),
+        *([WrappedText(together)] if (together := together_text(report)) else []),
         *_costliest(report),
         *_whole_run(report),
     ]
@@ -294,14 +295,6 @@ def _nothing_found(report: model.Report) -> WrappedText:
     if any(outcome.status == "passed" for outcome in report.outcomes):
         return WrappedText("Nothing to change.", style="green")
     return WrappedText("No findings, because nothing could be checked.")
-
-
-def _first(report: model.Report) -> list[RenderableType]:
-    if (entry := first_entry(report)) is None:
-        return []
-    title = plain(entry.finding.title)
-    where = (f" (finding {entry.number})", "dim")
-    return [WrappedText(Text.assemble(("First: ", "bold"), title, where))]
 
 
 def _whole_run(report: model.Report) -> list[RenderableType]:

@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.units import format_bytes, format_duration, format_rate, format_share
+from tb_perfadvisor.units import (
+    format_bytes,
+    format_duration,
+    format_duration_range,
+    format_rate,
+    format_share,
+)
 
 _UNKNOWN = "–"
 _MOST_STEPS = 12
@@ -83,6 +89,34 @@ def marginal_text(finding: model.FindingInfo) -> str:
     if added == alone:
         return ""
     return f"adds {added if saving.marginal_ns else 'nothing'} to the changes above"
+
+
+COUNTED_SHARE = 0.01
+"""A change that adds less than a hundredth to the others is not worth counting."""
+
+
+def together_text(report: model.Report) -> str:
+    """What several changes save together: never the sum, as they may save the same time."""
+    combined = report.combined_saving
+    savings = [finding.saving for finding in report.findings if finding.refines is None]
+    if combined is None:
+        return ""
+    least_ns = COUNTED_SHARE * combined.expected_ns
+    count = sum(saving is not None and saving.marginal_ns > least_ns for saving in savings)
+    if count < 2:
+        return ""
+    whole = "per step" if report.steps.used else "of the profile"
+    span = format_duration_range(combined.low_ns, combined.high_ns)
+    return (
+        f"{count} changes together save {format_duration(combined.expected_ns)} {whole} "
+        f"({format_share(combined.share_expected)}), in the range {span}."
+    )
+
+
+def trust_in_short(report: model.Report) -> str:
+    """Why trust is limited, for where the headline stands alone; it says itself not to act."""
+    trust = report.trust
+    return f"Limited trust: {trust.reasons[0].in_short}." if trust.level == "limited" else ""
 
 
 def saving_line(finding: model.FindingInfo, report: model.Report) -> str:

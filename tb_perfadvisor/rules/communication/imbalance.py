@@ -183,8 +183,8 @@ class Straggler(Rule):
                 f" {times} collectives, which costs {time_of_each(waited_ns, signals)}{why}."
             ),
             title=(
-                f"Speed up {names}: the others wait {share_of_each(waited_ns, signals)} for"
-                f" {'it' if len(delays.late) == 1 else 'them'}"
+                f"Speed up {names}: waiting for late ranks takes "
+                f"{share_of_each(waited_ns, signals)}"
             ),
             saving=saving,
             evidence=(

@@ -121,7 +121,7 @@ class ExposedCommunication(Rule):
             reason = f" {better.reason}: {then}."
         in_words = per_step if title else time_of_each
         yield Finding(
-            instance=f"{share_of_each(exposed_ns, signals)} waits for it",
+            instance=f"exposed communication takes {share_of_each(exposed_ns, signals)}",
             summary=(
                 f"{in_words(exposed_ns, signals)} is communication that no compute overlaps"
                 f" ({count_per_step(collectives.count, 'collective', signals)}{_purpose(signals)});"
@@ -168,7 +168,7 @@ def _longest(signals: Signals, split: float | None) -> tuple[str, str]:
     what = f"{longest.operation}{where}"
     advice = f"Find out why the {what} is slow" if is_link else f"Shrink or hide the {what}"
     return (
-        f"{advice}: it takes {share}",
+        f"{advice}: one {what} takes {share}",
         f" One {longest.operation}{where} takes {taken} of it.",
     )
 

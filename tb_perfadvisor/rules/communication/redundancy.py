@@ -288,7 +288,7 @@ class ReplicatedOptimizer(Rule):
             return
         compute_ns = total_ns(updates.compute)
         yield Finding(
-            instance=f"{per_step(compute_ns, signals)} on each of {updates.ranks} ranks",
+            instance=f"each of {updates.ranks} ranks spends {per_step(compute_ns, signals)} on it",
             summary=(
                 f"{per_step(compute_ns, signals)} is the optimizer's compute, the same on each of"
                 f" {updates.ranks} ranks. Sharded, it would be"

@@ -170,7 +170,7 @@ def on_waiting(signals: Signals, split: float | None, wire_ns: int) -> str:
         least = format_duration(wire_ns / signals.steps.count)
         return f"at least {least} is transfer, judging by the bytes sent; {unknown}{slow}"
     if split is None:
-        return f"{unknown}, and hiding it saves at most that{slow}"
+        return f"{unknown}{slow}"
     peers = "ranks" if len(signals.run.traces) > 1 else "devices"
     waiting = format_share(1 - split) if split < _ALMOST_ALL else "none"
     return f"{waiting} of the time in collectives is waiting for other {peers}."

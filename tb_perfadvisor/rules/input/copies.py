@@ -241,7 +241,7 @@ class ExposedCopies(Rule):
         if may_stay:
             hideable, fix = exposed_ns // 2, (Shorten(rows, events.duration_ns[rows] // 2),)
         yield Finding(
-            instance=f"{share_of_each(exposed_ns, signals)} waits for them",
+            instance=f"exposed copies take {share_of_each(exposed_ns, signals)}",
             summary=(
                 f"Copies take {per_step(exposed_ns, signals)} during which the device computes"
                 f" nothing ({count_per_step(len(rows), 'copy', signals, plural='copies')}),"

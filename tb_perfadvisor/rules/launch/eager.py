@@ -50,6 +50,7 @@ class EagerOperators(Rule):
         recording_ns = profiler_overhead(signals).within_ns(eager.idle)
         subject = "No operator computes" if signals.device.is_host_only else "The device idles"
         yield Finding(
+            instance=count_per_step(len(eager.rows), "operator", signals),
             summary=(
                 f"{subject} for {per_step(total, signals)} while operators are dispatched one by"
                 f" one: {count_per_step(len(eager.rows), 'call', signals)} outside any compiled"

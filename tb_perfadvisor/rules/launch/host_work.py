@@ -561,7 +561,7 @@ class StepGap(Rule):
         yield Finding(
             instance=activity.names[0]
             if is_explained
-            else per_step(gap_ns + evaluating_ns, signals),
+            else f"the time between steps takes {per_step(gap_ns + evaluating_ns, signals)}",
             summary=(
                 f"{subject} between steps for {per_step(gap_ns, signals)}{what}"
                 f"{_evaluation_clause(evaluating_ns, signals)}."

@@ -493,7 +493,7 @@ class Fp8Opportunity(Rule):
         if self.is_minor(saving.claimed_ns, signals):
             return
         yield Finding(
-            instance=f"they take {share_of_each(saving.claimed_ns, signals)}",
+            instance=f"matrix products take {share_of_each(saving.claimed_ns, signals)}",
             summary=(
                 f"16-bit matrix products take {time_of_each(saving.claimed_ns, signals)}."
                 f" {_gain(signals, facts.name, fp8, fp8 / bf16)} Fp8 costs accuracy, which a"

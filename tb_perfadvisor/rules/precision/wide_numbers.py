@@ -88,7 +88,7 @@ def _on_the_cpu(signals: Signals) -> Iterable[Finding]:
         return
     now_ns = int(form.now_ns.sum())
     yield Finding(
-        instance=f"{format_share(now_ns / signals.attribution.window_ns)} of each step",
+        instance=f"64-bit operators take {share_of_each(now_ns, signals)}",
         summary=(
             f"{per_step(now_ns, signals)} goes into operators on 64-bit numbers. In 32 bits, they"
             " move half of the bytes and compute twice as many numbers at once."
@@ -358,7 +358,7 @@ class FullPrecisionOnCpu(Rule):
             return
         now_ns = int(form.now_ns.sum())
         yield Finding(
-            instance=f"{format_share(now_ns / signals.attribution.window_ns)} of each step",
+            instance=f"32-bit layers take {share_of_each(now_ns, signals)}",
             summary=(
                 f"{per_step(now_ns, signals)} goes into layers that compute in 32 bits. This"
                 " processor multiplies bfloat16 faster; casts cost part of that."

@@ -88,7 +88,9 @@ def test_a_profile_without_a_snapshot_has_no_such_view() -> None:
 def test_the_report_of_a_snapshot_alone(tmp_path: Path) -> None:
     (tmp_path / "memory.pickle").write_bytes(drawn().pickled())
     report = analyze(tmp_path)
-    assert report.headline == "Make the failed allocation fit: 8.00 GiB did not fit"
+    assert report.headline == (
+        "Peak memory is 3.00 GiB. Make the failed allocation fit: 8.00 GiB did not fit"
+    )
     assert report.caption == "PyTorch · memory snapshot · 6 events"
     assert report.overview.breakdown == []
     assert report.overview.memory is not None

@@ -13,7 +13,7 @@ export function Headline({ report }: { report: Report }): JSX.Element {
         <Prose text={report.headline} />
       </h1>
       <p class="subline">
-        <TrustBadge level={report.trust?.level} />
+        <TrustBadge level={report.trust?.level} reason={report.trust?.reasons[0]?.in_short} />
         {report.is_synthetic && <span class="badge">synthetic example</span>}
         <span>{report.caption}</span>
       </p>

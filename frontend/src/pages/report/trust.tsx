@@ -6,9 +6,11 @@ export type TrustLevel = NonNullable<Report["trust"]>["level"];
 
 const WORDS: Record<TrustLevel, string> = { solid: "", limited: "limited trust", "do not act": "do not act" };
 
-export function TrustBadge({ level }: { level: TrustLevel | undefined }): JSX.Element | null {
+/** `reason` says why, in half a sentence. */
+export function TrustBadge({ level, reason }: { level: TrustLevel | undefined; reason?: string | undefined }): JSX.Element | null {
   const words = level && WORDS[level];
-  return words ? <span class={`badge badge-trust-${level === "limited" ? "limited" : "none"}`}>{words}</span> : null;
+  if (!words) return null;
+  return <span class={`badge badge-trust-${level === "limited" ? "limited" : "none"}`}>{reason ? `${words}: ${reason}` : words}</span>;
 }
 
 /** Whether a note is to be read before the numbers: a problem, or a reason for less trust. */
