@@ -13,6 +13,15 @@ from tb_perfadvisor.trace.hlo_text import Shape
 from tb_perfadvisor.trace.tables import Float64, Int32
 
 
+class Loop(Struct, frozen=True):
+    """A loop of a program."""
+
+    trips: float
+    """NaN if unknown."""
+    parent: int
+    """The loop that it is in, by index; -1 if it is in none."""
+
+
 class Program(Struct, frozen=True, dict=True):
     """The values of a program, one row each; columns of shape (n,).
 
@@ -36,6 +45,9 @@ class Program(Struct, frozen=True, dict=True):
     """The operation that computes it at run time: the outermost fusion. Index into `kernels`."""
     runs: Float64
     """How often a run of the program computes it; NaN if trips of a loop are unknown."""
+    loops: tuple[Loop, ...]
+    loop: Int32
+    """The innermost loop that computes it; -1 if none does. Index into `loops`."""
     argument: Int32
     """The number of the argument that it is; -1 for others."""
     parts: Int32

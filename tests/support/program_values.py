@@ -12,7 +12,7 @@ from tb_perfadvisor.testing import draw
 from tb_perfadvisor.testing.symbols import xla_op
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction
-from tb_perfadvisor.trace.program import Program
+from tb_perfadvisor.trace.program import Loop, Program
 
 MODULE = "jit_step(1)"
 SLOW = """
@@ -35,7 +35,8 @@ def program(text: str, devices: int = 1) -> Program:
 
     Notes follow `//`: `in NAME` names the fusion that an instruction is in, `result` says that the
     program returns it, `aliased` that a result takes the memory of an argument, `parts=4` that an
-    argument is split, and `runs=16` that a loop computes a value so often.
+    argument is split, and `runs=16` that a loop computes a value so often. What runs equally often
+    is in one loop.
     """
     rows: dict[str, int] = {}
     opcodes, kernels, shapes, notes, reads = [], [], [], [], []
@@ -55,6 +56,8 @@ def program(text: str, devices: int = 1) -> Program:
         notes.append(note[1] if note else "")
         texts[row] = instruction
     runs = [re.search(r"runs=(\d+)", note) for note in notes]
+    counts = [float(found[1]) if found else 1.0 for found in runs]
+    trips_of_loops = sorted({count for count in counts if count > 1})
     edges = [(rows[of], row, slot) for of, row, slot in reads]
     columns = np.array(edges, dtype=np.int32).reshape(-1, 3).T
     arguments = [opcode == "parameter" for opcode in opcodes]
@@ -68,7 +71,9 @@ def program(text: str, devices: int = 1) -> Program:
         shape=np.arange(len(shapes), dtype=np.int32),
         kernels=tuple(kernels),
         kernel=np.arange(len(kernels), dtype=np.int32),
-        runs=np.array([float(found[1]) if found else 1.0 for found in runs]),
+        runs=np.array(counts),
+        loops=tuple(Loop(trips, -1) for trips in trips_of_loops),
+        loop=np.array([trips_of_loops.index(n) if n > 1 else -1 for n in counts], dtype=np.int32),
         argument=np.where(arguments, np.arange(len(opcodes)), -1).astype(np.int32),
         parts=np.array([int(found[1]) if found else 1 for found in parts], dtype=np.int32),
         is_aliased=np.array(["aliased" in note for note in notes]),

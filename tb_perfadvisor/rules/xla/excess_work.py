@@ -117,6 +117,11 @@ def _summary(signals: Signals, parts: Sequence[Excess], cost: str) -> str:
         sentences.append(f"All {devices} devices compute the same products.")
     if worst.is_emulated:
         sentences.append("Many operations do what is one in the source, as for 64-bit numbers.")
+    if worst.trips is not None:
+        sentences.append(
+            f"{worst.trips.trips:,.0f} trips of a loop run one after the other, but none of this"
+            " depends on the trip before."
+        )
     if useful < flop:
         sentences.append(
             f"Of {flop / 1e9:,.3g} GFLOP in each step, {format_share(useful / flop)} is needed."
@@ -130,6 +135,8 @@ def _summary(signals: Signals, parts: Sequence[Excess], cost: str) -> str:
 
 
 def _changes(excess: Excess) -> tuple[str, ...]:
+    if excess.trips is not None:
+        return ("trips-at-once",) if excess.trips.is_whole else ("product-before-loop",)
     if excess.is_repeated and _splits_batch(excess):
         return ("sharded-updates", "weights-over-devices")
     if excess.is_repeated:

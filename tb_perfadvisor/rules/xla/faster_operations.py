@@ -19,7 +19,6 @@ from tb_perfadvisor.signals.program.argument_reads import (
 )
 from tb_perfadvisor.signals.program.both_branches import Choice, both_branches
 from tb_perfadvisor.signals.program.graph import FasterOperation, in_proportion, mean_ns, total_ns
-from tb_perfadvisor.signals.program.loop_products import before_loops, loop_products
 from tb_perfadvisor.signals.program.moved_rows import partly_used_sorts
 from tb_perfadvisor.signals.program.updates import (
     Copies,
@@ -72,34 +71,6 @@ def _remains(found: Choice) -> tuple[float, float, float]:
     if found.is_counted:
         return _COUNTED
     return 1 / found.branches, _AT_BEST, 1.0
-
-
-class ProductsInLoop(FasterOperations):
-    """A loop multiplies the input of each trip by the same weights."""
-
-    id = "products-in-loop"
-    title = "Multiply the inputs of all trips before the loop"
-
-    minimum_share = Limit(0.03, "share", "Less is within the variation of smaller operations.")
-
-    noun = "product"
-    changes = ("product-before-loop",)
-
-    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
-        return before_loops(signals)
-
-    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
-        found = loop_products(signals)
-        largest = max(
-            found, key=lambda one: one.trips * one.running.program.shape_of(one.product).elements
-        )
-        program = largest.running.program
-        shape, line = program.shape_of(largest.product), program.lines.get(largest.product, "")
-        where = f" in {line}" if line else ""
-        return f"{largest.trips:,.0f} times {shape}", (
-            f"{cost} goes into products in loops that depend on no trip before: {shape}"
-            f"{where}, {largest.trips:,.0f} times."
-        )
 
 
 _HOW = {

@@ -33,6 +33,7 @@ from tb_perfadvisor.signals.program.graph import (
     takes_known_part,
     total_ns,
 )
+from tb_perfadvisor.signals.program.loop_work import LoopWork, loop_work
 from tb_perfadvisor.signals.program.useful_work import (
     PartlyUsed,
     costly_orders,
@@ -110,6 +111,8 @@ class Excess(Struct, frozen=True):
     """Whether other parentheses would need fewer FLOP."""
     used: PartlyUsed | None
     """A product of which a part is used."""
+    trips: LoopWork | None = None
+    """Trips of a loop that could run at once."""
 
     @property
     def is_explained(self) -> bool:
@@ -118,6 +121,7 @@ class Excess(Struct, frozen=True):
             self.is_inflated
             or self.is_repeated
             or self.is_emulated
+            or self.trips is not None
             or self.useful_flop < _MOST_USEFUL * self.flop
         )
 
@@ -131,7 +135,38 @@ class Excess(Struct, frozen=True):
 def excess_work(signals: Signals) -> tuple[Excess, ...]:
     """The parts that do much more than they need, the largest excess first."""
     found = [excess for program in _programs(signals) for excess in program.in_excess()]
-    return tuple(sorted(found, key=lambda excess: -excess.excess_ns))
+    found += [_of_trips(work) for work in loop_work(signals)]
+    chosen, claimed = [], set[int]()
+    for excess in sorted(found, key=lambda excess: -excess.excess_ns):
+        operations = {operation.op for operation in excess.operations}
+        if not operations & claimed:
+            chosen.append(excess)
+            claimed |= operations
+    return tuple(chosen)
+
+
+def _of_trips(work: LoopWork) -> Excess:
+    """Operations of a loop, as a part of the program that does what all trips at once would not."""
+    program = work.running.program
+    rows = [row for row in range(len(program)) if program.kernel_of(row) == work.names[0]]
+    return Excess(
+        running=work.running,
+        operations=tuple(work.running.operations[name] for name in work.names),
+        time_ns=work.time_ns,
+        needed_ns=work.needed_ns,
+        moved_bytes=work.moved_bytes,
+        border_bytes=work.border_bytes,
+        flop=0.0,
+        useful_flop=0.0,
+        largest=max(rows, key=lambda row: program.shape_of(row).elements),
+        is_inflated=False,
+        has_constant_factor=False,
+        is_repeated=False,
+        is_emulated=False,
+        is_in_costly_order=False,
+        used=None,
+        trips=work,
+    )
 
 
 @memoized

@@ -173,6 +173,7 @@ _OTHERS = frozenset(
     }
 )
 """How long these need depends on more than their size; other rules look at them."""
+_TAKE_PART = frozenset({"slice", "dynamic-slice", "gather"})
 _PARTS = frozenset({"dynamic-slice", "dynamic-update-slice"})
 
 
@@ -216,8 +217,15 @@ def single_elements_ns(signals: Signals, program: Program, row: int) -> float:
     name = program.name_of(row)
     if name in FREE or name in PRODUCTS:
         return 0.0
-    sizes = (program.shape_of(of).elements for of in program.operands(row))
-    elements = max(program.shape_of(row).elements, *sizes, 0)
+    if name in _TAKE_PART:
+        elements = program.shape_of(row).elements
+    elif name == "dynamic-update-slice":
+        elements = max(
+            (program.shape_of(of).elements for of in program.operands(row, 1)), default=0
+        )
+    else:
+        sizes = (program.shape_of(of).elements for of in program.operands(row))
+        elements = max(program.shape_of(row).elements, *sizes, 0)
     return elements * _CYCLES.get(name, 1) * element_ns(signals)
 
 

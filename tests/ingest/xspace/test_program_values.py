@@ -89,6 +89,30 @@ def test_a_loop_passes_values_from_trip_to_trip() -> None:
     assert not program.is_result[argument]
     assert program.runs[tanh] == 12
     assert program.runs[argument] == 1
+    assert [(loop.trips, loop.parent) for loop in program.loops] == [(12, -1)]
+    assert program.loop[[tanh, argument]].tolist() == [0, -1]
+
+
+def test_a_loop_in_a_loop_names_the_one_around_it() -> None:
+    proto = HloProto()
+    entry, body, inner = (proto.hlo_module.computations.add(id=id_) for id_ in (ENTRY, BODY, 40))
+    added(entry, 1, "parameter", shape="8,32")
+    outer = added(entry, 2, "while", 1)
+    added(body, 11, "parameter")
+    added(body, 12, "tanh", 11, shape="8,32")
+    nested = added(body, 13, "while", 12)
+    added(inner, 41, "parameter")
+    added(inner, 42, "negate", 41, shape="8,32")
+    entry.root_id, body.root_id, inner.root_id = 2, 13, 42
+    for loop, called, trips in ((outer, BODY, 5), (nested, 40, 7)):
+        loop.called_computation_ids.append(called)
+        loop.backend_config = b'{"known_trip_count":{"n":"%d"}}' % trips
+
+    program = read(proto)
+
+    assert [(loop.trips, loop.parent) for loop in program.loops] == [(5, -1), (7, 0)]
+    assert program.loop[[row(program, "tanh"), row(program, "negate")]].tolist() == [0, 1]
+    assert program.runs[row(program, "negate")] == 35
 
 
 def test_a_prefetch_in_slices_is_the_array_itself() -> None:

@@ -38,7 +38,7 @@ from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import (
 )
 from tb_perfadvisor.trace.columns import TableLookup
 from tb_perfadvisor.trace.hlo_text import Shape, parse_shapes
-from tb_perfadvisor.trace.program import Program, ProgramMemory
+from tb_perfadvisor.trace.program import Loop, Program, ProgramMemory
 
 _MOST_INSTRUCTIONS: Final = 100_000
 _DEEPEST: Final = 200
@@ -80,6 +80,9 @@ class _Reader:
         # How each computation is called, and how often it runs.
         self._caller: dict[int, _Key] = {}
         self.runs: dict[int, float] = {self.entry: 1.0}
+        self.loops: list[Loop] = []
+        self.loop: dict[int, int] = {self.entry: -1}
+        """The innermost loop that a computation belongs to, by computation."""
         self.kernel: dict[int, bytes] = {}
         """The outermost fusion that a computation belongs to, by computation."""
         self._follow_calls()
@@ -93,12 +96,17 @@ class _Reader:
                 opcode, called = instruction.opcode, list(instruction.called_computation_ids)
                 if not called or opcode not in _PASSES_ON:
                     continue
-                trips = self._trips(instruction) if opcode == b"while" else 1.0
+                trips, loop = 1.0, self.loop[number]
+                if opcode == b"while":
+                    trips = self._trips(instruction)
+                    self.loops.append(Loop(trips, loop))
+                    loop = len(self.loops) - 1
                 for id_ in map(int, called):
                     if id_ not in self._computations or id_ in self.runs:
                         continue
                     self._caller[id_] = _Key(number, int(instruction.id))
                     self.runs[id_] = self.runs[number] * trips
+                    self.loop[id_] = loop
                     if number in self.kernel or opcode == b"fusion":
                         self.kernel[id_] = self.kernel.get(number, instruction.name)
                     pending.append(id_)
@@ -298,6 +306,8 @@ def program_values(module: str, message: Any) -> Program | None:
         kernels=kernels,
         kernel=kernel,
         runs=np.array([reader.runs[key.computation] for key in keys]),
+        loops=tuple(reader.loops),
+        loop=np.array([reader.loop[key.computation] for key in keys], dtype=np.int32),
         argument=np.array(argument, dtype=np.int32),
         parts=np.array([_parts(hlo, i) for i in instructions], dtype=np.int32),
         is_aliased=np.array([number in aliased for number in argument]),

@@ -1,0 +1,305 @@
+"""What the operations of a loop would take if all trips ran at once.
+
+A trip multiplies few rows, and reads the same weights as the trip before. One product of the rows
+of all trips reads them once, and fills the matrix unit. In return, what the trips exchange with the
+rest of the loop goes through the device's memory.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.graph import (
+    FREE,
+    PRODUCTS,
+    SAME_ELEMENTS,
+    Running,
+    arithmetic_ns,
+    count_of,
+    origin,
+    readers,
+    running_programs,
+    single_elements_ns,
+    total_ns,
+)
+from tb_perfadvisor.signals.program.loops import LoopValues, loops_of, reached
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth
+from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, least_product_ns
+from tb_perfadvisor.trace.hlo_text import parse_instruction
+from tb_perfadvisor.units import NS_PER_S
+
+_LEAST_NS = 1000.0
+"""What an operation takes, however small it is."""
+_MOVES = frozenset(
+    (*SAME_ELEMENTS, *FREE, "dynamic-slice", "dynamic-update-slice", "slice", "add", "compare")
+)
+_OF_PRODUCTS = frozenset(
+    (*SAME_ELEMENTS, *FREE, "add", "dynamic-slice", "multiply", "reduce", "select", "slice")
+)
+_TAKES = ("slice", "dynamic-slice")
+_LARGEST_SHARE_OF_MEMORY = 0.25
+"""What arrays of all trips may take of a device's memory."""
+
+
+class LoopWork(Struct, frozen=True):
+    """Operations of a loop that could run for all trips at once; sums over the used window."""
+
+    running: Running
+    trips: float
+    names: tuple[str, ...]
+    """The operation that would gain most first."""
+    time_ns: float
+    needed_ns: float
+    moved_bytes: float
+    border_bytes: float
+    """What all trips at once would move."""
+    is_whole: bool
+    """Whether no trip depends on the one before in anything."""
+
+
+@memoized
+def loop_work(signals: Signals) -> tuple[LoopWork, ...]:
+    """The loops with operations that would be faster for all trips at once."""
+    bytes_per_s = achievable_bandwidth(signals)
+    if bytes_per_s is None:
+        return ()
+    found = []
+    for running in running_programs(signals):
+        loops = loops_of(running.program)
+        serial = frozenset().union(*(loop.serial for loop in loops))
+        for values in loops:
+            work = _Loop(signals, running, values, serial, bytes_per_s).work()
+            if work is not None:
+                found.append(work)
+    return tuple(found)
+
+
+class _Loop:
+    """The operations of a loop, and what they would take at once."""
+
+    def __init__(
+        self,
+        signals: Signals,
+        running: Running,
+        values: LoopValues,
+        serial: frozenset[int],
+        bytes_per_s: float,
+    ) -> None:
+        self.signals, self.running, self.values = signals, running, values
+        self.bytes_per_s = bytes_per_s
+        program = self.program = running.program
+        self.trips = program.loops[values.loop].trips
+        self.rows: dict[str, list[int]] = defaultdict(list)
+        for row in sorted(values.rows):
+            name = program.kernel_of(row)
+            if program.loop[row] == values.loop and name in running.operations:
+                self.rows[name].append(row)
+        # Arrays that one loop or another computes trip by trip.
+        users = {row: program.users(row) for row in range(len(program))}
+        self.of_trips = reached(serial, users)
+        self.serial_weights = {
+            tuple(sorted(program.shape_of(of).dims))
+            for row in serial
+            if program.name_of(row) in PRODUCTS
+            for of in program.operands(row)
+            if of not in self.of_trips
+        }
+
+    def work(self) -> LoopWork | None:
+        """What would be faster at once; None if nothing would."""
+        now = {name: total_ns(self.signals, [self.running.operations[name]]) for name in self.rows}
+        then = {name: at_once for name in self.rows if (at_once := self._at_once(name)) is not None}
+        faster = {
+            name: min(ns, now[name])
+            for name, ns in then.items()
+            if ns < now[name] and not self._only_moves(name)
+        }
+        if not faster or not self._fit(faster):
+            return None
+        faster.update(self._moves_between(set(faster)))
+        names = sorted(faster, key=lambda name: faster[name] - now[name])
+        if self.values.is_free:  # the lines of the loop before those of its body
+            names.sort(key=lambda name: not self._takes_part(name))
+        return LoopWork(
+            running=self.running,
+            trips=self.trips,
+            names=tuple(names),
+            time_ns=sum(now[name] for name in names),
+            needed_ns=sum(faster.values()),
+            moved_bytes=sum(self._bytes(name, at_once=False) * self._count(name) for name in names),
+            border_bytes=sum(self._bytes(name) * self._count(name) / self.trips for name in names),
+            is_whole=self.values.is_free,
+        )
+
+    def _count(self, name: str) -> float:
+        return count_of(self.signals, self.running.operations[name])
+
+    def _only_moves(self, name: str) -> bool:
+        return all(self.program.name_of(row) in _MOVES for row in self.rows[name])
+
+    def _takes_part(self, name: str) -> bool:
+        """Whether an operation only takes the part of a trip out of an array, or puts it in."""
+        parts = ("dynamic-slice", "dynamic-update-slice")
+        is_part = any(self.program.name_of(row) in parts for row in self.rows[name])
+        return is_part and self._only_moves(name)
+
+    def _at_once(self, name: str) -> float | None:
+        """What an operation would take in the window; None if it would be no other work."""
+        rows, runs = self.rows[name], self._count(name) / self.trips
+        if self.values.serial & set(rows):
+            return None
+        if not self.values.varying & set(rows):  # once instead of in each trip
+            return total_ns(self.signals, [self.running.operations[name]]) / self.trips
+        if not self.values.is_free and not self._shares(rows):
+            return None
+        work_ns = arithmetic_ns(self.signals, self.program, rows)
+        products = [row for row in rows if self.program.name_of(row) in PRODUCTS]
+        if work_ns is None or any(self._stays(row) for row in products):
+            return None
+        bytes_ns = self._bytes(name, at_once=False) / self.bytes_per_s * NS_PER_S
+        need_ns = max(work_ns, bytes_ns, _LEAST_NS)
+        products_ns = 0.0
+        for row in products:
+            product = parse_instruction(self.program.texts.get(row, ""))
+            product_ns = least_product_ns(self.signals, product) if product is not None else None
+            if product_ns is None:
+                return None
+            products_ns += max(product_ns, 0.0 if self._shares_factor(row) else work_ns)
+        if self._is_written_out(rows):
+            elements = max(self.program.shape_of(row).elements for row in rows)
+            elements_ns = flop_time_ns(self.signals, 2.0 * elements * self.trips) or 0.0
+        else:
+            elements_ns = sum(
+                single_elements_ns(self.signals, self.program, row)
+                * (1.0 if self._is_once(row) else self.trips)
+                for row in rows
+            )
+        then_ns = max(
+            products_ns * self.trips,
+            elements_ns,
+            self._bytes(name) / self.bytes_per_s * NS_PER_S,
+            _LEAST_NS,
+        )
+        # An operation that is slower than its arithmetic and bytes say stays so.
+        slower = total_ns(self.signals, [self.running.operations[name]]) / (
+            need_ns * self._count(name)
+        )
+        return then_ns * runs * max(slower, 1.0)
+
+    def _shares(self, rows: list[int]) -> bool:
+        """Whether all trips read the same array, or add up to one."""
+        products = (row for row in rows if self.program.name_of(row) in PRODUCTS)
+        return self._is_written_out(rows) or any(map(self._shares_factor, products))
+
+    def _is_written_out(self, rows: list[int]) -> bool:
+        """Whether an operation is a product of a vector that XLA computes on single elements.
+
+        The vectors of all trips make a matrix.
+        """
+        if any(self.program.name_of(row) not in _OF_PRODUCTS for row in rows):
+            return False
+        is_sum = any(self.program.name_of(r) == "reduce" or r in self.values.summed for r in rows)
+        through = (*SAME_ELEMENTS, "broadcast")
+        return is_sum and any(
+            self.program.shape_of(of).elements > 1
+            and (of not in self.values.varying or bool(self.values.summed & set(rows)))
+            for row in rows
+            if self.program.name_of(row) == "multiply"
+            for factor in self.program.operands(row)
+            for of in (origin(self.program, factor, through),)
+        )
+
+    def _shares_factor(self, product: int) -> bool:
+        """Whether all trips multiply by the same array, or the sum of their products is used."""
+        is_same = any(of not in self.values.varying for of in self.program.operands(product))
+        sums = (self.values.summed & {user} for user in readers(self.program, product))
+        return is_same or any(sums)
+
+    def _is_once(self, row: int) -> bool:
+        """Whether a value is computed once at once: it is the same in all trips, or a sum."""
+        if row not in self.values.varying or row in self.values.summed:
+            return True
+        is_moved = self.program.name_of(row) in SAME_ELEMENTS
+        return is_moved and all(map(self._is_once, self.program.users(row)))
+
+    def _stays(self, product: int) -> bool:
+        """Whether a product is a gradient of weights by which the loop multiplies in turn.
+
+        It could be computed after the loop, but gradients are where the product is.
+        """
+        if product not in self.values.after:
+            return False
+        dims = tuple(sorted(self.program.shape_of(product).dims))
+        factors = self.program.operands(product)
+        return dims in self.serial_weights and all(of in self.of_trips for of in factors)
+
+    def _bytes(self, name: str, *, at_once: bool = True) -> float:
+        """Bytes that one trip moves, or all of them at once.
+
+        Arrays on the chip count in neither. At once, arrays of all trips are in memory.
+        """
+        inside = set(self.rows[name])
+        trips = self.trips if at_once else 1.0
+        read: dict[int, float] = {}
+        written = 0.0
+        for row in self.rows[name]:
+            for of in self.program.operands(row):
+                if of not in inside and of not in self.values.summed:
+                    size = self._read(row, of, at_once=at_once)
+                    read[of] = max(read.get(of, 0.0), size)
+            is_read = any(user not in inside for user in self.program.users(row))
+            if row in self.values.summed or not (is_read or self.program.is_result[row]):
+                continue
+            if self.program.name_of(row) == "dynamic-update-slice":
+                sizes = [self._size(of, at_once) for of in self.program.operands(row, 1)]
+                written += trips * sum(sizes)
+            else:
+                is_same = row not in self.values.varying
+                written += (1.0 if is_same else trips) * self._size(row, at_once)
+        # Each trip reads a sum and writes it.
+        sums = [self._size(row, at_once) for row in inside & self.values.summed]
+        return sum(read.values()) + written + max(sums, default=0.0) * (1.0 if at_once else 2.0)
+
+    def _read(self, row: int, of: int, *, at_once: bool) -> float:
+        """Bytes of an operand that a value reads in one trip, or in all of them."""
+        trips = self.trips if at_once else 1.0
+        if of in self.program.operands(row, 0):
+            if self.program.name_of(row) in _TAKES:
+                return trips * self._size(row, at_once)
+            if self.program.name_of(row) == "dynamic-update-slice":
+                return 0.0
+        size = self._size(of, at_once)
+        if of not in self.values.varying:
+            return size
+        # What the rest of the loop computes is written for all trips, too.
+        return size * trips * (2.0 if at_once and of in self.values.after else 1.0)
+
+    def _size(self, row: int, at_once: bool) -> float:
+        shape = self.program.shape_of(row)
+        return 0.0 if shape.memory_space and not at_once else float(shape.padded_bytes)
+
+    def _fit(self, names: dict[str, float]) -> bool:
+        """Whether the arrays of all trips fit into the device's memory."""
+        facts = self.signals.device_facts
+        memory_bytes = facts.memory_bytes if facts is not None else None
+        whole = sum(map(self._bytes, names))
+        return memory_bytes is None or whole <= _LARGEST_SHARE_OF_MEMORY * memory_bytes
+
+    def _moves_between(self, faster: set[str]) -> Iterator[tuple[str, float]]:
+        """The operations that only move what the faster ones read or write, which go."""
+        for name, rows in self.rows.items():
+            if name in faster or not self._only_moves(name) or self.values.serial & set(rows):
+                continue
+            beside = {
+                self.program.kernel_of(other)
+                for row in rows
+                for other in self.program.users(row)
+                if other in self.values.rows
+            } - {name}
+            if self.values.is_free or (beside and beside <= faster):
+                yield name, 0.0
