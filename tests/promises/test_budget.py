@@ -27,9 +27,9 @@ BUDGET = {
     # `signals/host/busy_functions` was a part of `rules/evidence/host`: the first lines name the
     # places where `run` saw the program.
     # `report/tables`: the report's numbers for DuckDB, pandas and agents, who could ask for none.
-    "modules": 639,
-    "rules": 147,
-    "limits that users can set": 192,
+    "modules": 640,
+    "rules": 146,
+    "limits that users can set": 191,
     # `analyze --tables`: all tables at once beside any format, so it is no format itself.
     "options of the command line": 71,
     # Ranges by what is in them, periods by their boundaries, and documents apart: step times were
@@ -48,7 +48,7 @@ BUDGET = {
     # gains of host programs were above the range, and summaries of each step had no name.
     # Tables as CSV and Parquet, and the tool that queries them.
     # A headline that says what costs, what changes it, and how surely: it had two grammars.
-    "lines of Python and TOML": 129_302,
+    "lines of Python and TOML": 129_655,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
