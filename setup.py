@@ -131,6 +131,7 @@ setup(
             "ingest/anonymize/*.txt",
             "contract/schema.json",
             "cli/demo.zip",
+            ".agents/skills/*/SKILL.md",
         ]
     },
     install_requires=[*TENSORBOARD, *ENGINE],

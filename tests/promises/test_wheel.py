@@ -116,7 +116,9 @@ def test_it_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tb_perfadvisor"}
     endings = {Path(name).suffix for name in wheel.namelist() if name.startswith("tb_perfadvisor/")}
-    assert endings <= {".py", ".typed", ".json", ".toml", ".js", ".txt", ".zip"}
+    assert endings <= {".py", ".typed", ".json", ".toml", ".js", ".txt", ".zip", ".md"}
+    pages = [name for name in wheel.namelist() if name.endswith(".md")]
+    assert pages == ["tb_perfadvisor/.agents/skills/perf-advisor/SKILL.md"]
     # Code, advice and pages grow, and with them the wheel's list of its files. The bundle and the
     # schema grow by some 10 kB with each view; a stray data file would show at once. The files and
     # words of frameworks, by which `anonymize` knows public names, are 400 kB (100 kB compressed).
