@@ -1,19 +1,17 @@
-// The whole tab: the capture picker, the navigation and the current page.
+// The whole tab: the navigation and the current page.
 import type { JSX } from "preact";
 import type { CaptureList } from "./state/answers";
-import { captures, isAboutCapture, isLinkDead, loadCaptures, page, report, selectedCapture, selectedId, showCapture } from "./state/store";
+import { captures, isLinkDead, loadCaptures, page, pageLink, report, selectedCapture, selectedId, showCapture } from "./state/store";
 import { ComparePage } from "./pages/compare";
 import { EmptyPage } from "./pages/empty";
 import { Failure } from "./widgets/failure";
 import { WarningIcon } from "./widgets/icons";
 import { Loading } from "./widgets/loading";
-import { FilesPage } from "./pages/files";
-import { Picker } from "./pages/picker";
-import { RulesPage } from "./pages/rules";
+import { AboutPage } from "./pages/about/page";
 import { RunsPage } from "./pages/runs/page";
-import { HistoryPage } from "./pages/history";
-import { CaptureNavigation, FolderNavigation } from "./pages/navigation";
-import { capturePage } from "./pages/registry";
+import { Top } from "./pages/navigation";
+import { canShow, capturePage } from "./pages/registry";
+import { PageLink } from "./widgets/page-link";
 import { AnalysisProgress } from "./pages/analysis-progress";
 
 export function App(): JSX.Element {
@@ -29,24 +27,11 @@ function content(): JSX.Element {
   if (list.value.captures.length === 0) return <EmptyPage list={list.value} />;
   return (
     <>
-      <FolderNavigation captures={list.value.captures} />
-      {selectsCapture() && (
-        <div class="capture-head">
-          <Picker
-            captures={list.value.captures}
-            selected={selectedCapture.value}
-            isScanning={list.value.scan.is_scanning}
-          />
-          {selectedId.value !== null && <CaptureNavigation />}
-        </div>
-      )}
+      <Top list={list.value} />
       <CurrentPage list={list.value} />
     </>
   );
 }
-
-/** Whether a capture is selected, or can be: Runs is about none, and Compare and History choose their own. */
-const selectsCapture = (): boolean => page.value !== "runs" && (selectedId.value !== null || isAboutCapture(page.value));
 
 function CurrentPage({ list }: { list: CaptureList }): JSX.Element {
   switch (page.value) {
@@ -54,12 +39,8 @@ function CurrentPage({ list }: { list: CaptureList }): JSX.Element {
       return <RunsPage list={list} />;
     case "compare":
       return <ComparePage captures={list.captures} />;
-    case "history":
-      return <HistoryPage captures={list.captures} />;
-    case "rules":
-      return <RulesPage />;
-    case "files":
-      return <FilesPage list={list} />;
+    case "about":
+      return <AboutPage list={list} />;
     default:
       return <CapturePage />;
   }
@@ -75,8 +56,21 @@ function CapturePage(): JSX.Element {
   if (current.state === "failed") {
     return <Failure error={current.error} onRetry={() => void showCapture(id, true)} />;
   }
-  const { Page } = capturePage(page.value);
-  return <Page key={id} report={current.value} captureId={id} />;
+  const shown = capturePage(page.value);
+  if (!canShow(shown, selectedCapture.value, current.value)) return <Nothing label={shown.label} />;
+  return <shown.Page key={id} report={current.value} captureId={id} />;
+}
+
+/** A page that a link leads to, of which the recording has nothing. */
+function Nothing({ label }: { label: string }): JSX.Element {
+  return (
+    <section class="card nothing">
+      <h1>{label}: nothing in this recording</h1>
+      <p>
+        The <PageLink to={pageLink("report")}>report</PageLink> says what another recording would show.
+      </p>
+    </section>
+  );
 }
 
 function DeadLink(): JSX.Element {

@@ -63,18 +63,19 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize(
     "page",
     [
-        *({"view": name} for name in ("report", "steps", "input", "operators")),
-        *({"view": name} for name in ("calls", "compare", "rules", "files")),
+        *({"view": name} for name in ("report", "time", "input", "host")),
+        *({"view": name} for name in ("runs", "compare", "about")),
+        {"view": "host", "as": "tree"},
         # The tests of these pages look at other profiles.
         *(
             pytest.param({"view": name}, marks=pytest.mark.nightly)
-            for name in ("timeline", "memory", "history")
+            for name in ("timeline", "memory", "ranks")
         ),
-        {"view": "calls", "of.as": "flames", "of.inverted": "1"},
+        {"view": "host", "as": "flames", "of.inverted": "1"},
         pytest.param({"view": "timeline", "table": "1", "find": "conv"}, marks=pytest.mark.nightly),
         {"view": "report", "if": "input-stall,loader-in-main-process"},
         {"view": "report", "finding": "loader-in-main-process"},
-        {"view": "rules", "rule": "input-stall"},
+        {"view": "about", "rule": "input-stall"},
     ],
     ids=lambda page: " ".join(page.values()),
 )
@@ -90,12 +91,11 @@ def test_with_one_run(one: str, look: Callable[[str], None], page: Page) -> None
     [
         ("report", "pytorch_ddp_straggler"),
         ("ranks", "pytorch_ddp_straggler"),
-        ("parallelism", "synthetic_gpu_allreduce_8rank"),
-        ("kernels", "synthetic_gpu_allreduce_8rank"),
-        ("calls", "synthetic_gpu_allreduce_8rank"),
+        ("ranks", "synthetic_gpu_allreduce_8rank"),
+        ("device", "synthetic_gpu_allreduce_8rank"),
+        ("host", "synthetic_gpu_allreduce_8rank"),
         ("input", "tensorflow_input_slow"),
-        ("training", "pytorch_whole_run"),
-        ("history", "pytorch_whole_run"),
+        ("time", "pytorch_whole_run"),
         ("compare", "pytorch_input_slow"),
         ("report", "synthetic_tpu_padded"),
         ("runs", "jax_healthy"),
@@ -130,7 +130,7 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("view", ["runs", "compare", "history", "rules", "files", "report"])
+@pytest.mark.parametrize("view", ["runs", "compare", "about", "report"])
 def test_with_a_thousand_runs(thousand: str, look: Callable[[str], None], view: str) -> None:
     captures = captures_at(thousand)
     assert len(captures) == RUNS

@@ -117,6 +117,7 @@ def change_operators(tab: Any) -> None:
 
 
 def change_calls(tab: Any) -> None:
+    tab.get_by_role("button", name="Tree").click()
     tree = tab.get_by_role("treegrid")
     tree.get_by_role("row").nth(2).click()
     tree.press("ArrowLeft")
@@ -126,6 +127,7 @@ def change_calls(tab: Any) -> None:
 
 
 def change_inverted_calls(tab: Any) -> None:
+    tab.get_by_role("button", name="Tree").click()
     tab.get_by_role("button", name="Inverted").click()
     tree = tab.get_by_role("treegrid")
     tree.get_by_role("row").nth(2).click()
@@ -219,30 +221,30 @@ STATES = (
         change_timeline,
         ("zoom=", "pick=", "find=aten", "table=1", "about=0"),
     ),
-    State("steps", "pytorch_input_slow", change_steps, ("step=", "step.zoom=", "all-steps.sort=")),
+    State("time", "pytorch_input_slow", change_steps, ("step=", "step.zoom=", "all-steps.sort=")),
     State(
-        "kernels",
+        "device",
         "synthetic_gpu_allreduce_8rank",
         change_kernels,
         ("kernel=", "kernel.zoom=", "all-kernels.sort=", ".names=1"),
     ),
-    State("kernels", "synthetic_gpu_allreduce_8rank", change_kernel_groups, ("by=family",)),
+    State("device", "synthetic_gpu_allreduce_8rank", change_kernel_groups, ("by=family",)),
     State(
-        "operators",
+        "host",
         "pytorch_input_slow",
         change_operators,
         ("by.chosen=aten::", "by.chosen.zoom=", "operators.find=aten"),
     ),
-    State("calls", "pytorch_input_slow", change_calls, ("find=conv", "as=flames", "root=")),
-    State("calls", "pytorch_input_slow", change_inverted_calls, ("inverted=1", "toggled=")),
+    State("host", "pytorch_input_slow", change_calls, ("find=conv", "as=flames", "root=")),
+    State("host", "pytorch_input_slow", change_inverted_calls, ("inverted=1", "toggled=")),
     State("memory", "tensorflow_input_slow", change_memory, ("allocated-at-the-peak.sort=bytes",)),
     State("ranks", "pytorch_ddp_straggler", change_ranks, ("difference=0", "all-ranks.sort=")),
-    State("parallelism", "synthetic_gpu_allreduce_8rank", change_parallelism, ("dimension=",)),
-    State("training", "pytorch_whole_run", change_training, ("price=2.5", "last_step=5000")),
+    State("ranks", "synthetic_gpu_allreduce_8rank", change_parallelism, ("dimension=",)),
+    State("time", "pytorch_whole_run", change_training, ("price=2.5", "last_step=5000")),
     State("compare", "pytorch_input_slow", change_comparison, ("all-runs.sort=",)),
-    State("rules", "pytorch_input_slow", change_rules, ("outcome=passed", "rules.find=e")),
+    State("about", "pytorch_input_slow", change_rules, ("outcome=passed", "rules.find=e")),
     State("runs", "", change_runs, ("find=pytorch",)),
-    State("files", "jax_healthy", change_files, ("captures.find=jax", "captures.sort=")),
+    State("about", "jax_healthy", change_files, ("captures.find=jax", "captures.sort=")),
 )
 # The parts of these pages that change are on others, too.
 AT_NIGHT = (
@@ -301,7 +303,7 @@ def check(visitor: Visitor, guest: Visitor, where: str, state: State) -> None:
     expect(guest.page, other, changed)
 
     # So does Back, from another page, which has nothing of this state in its address.
-    other_page = "Rules" if state.view == "files" else "Files"
+    other_page = "Compare" if state.view == "runs" else "Runs"
     folder = tab.get_by_role("navigation", name="Log folder")
     folder.get_by_role("link", name=other_page).click()
     eventually(page, lambda: f"view={other_page.lower()}" in page.url)
@@ -339,7 +341,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize(
     "state",
     [
-        State("history", "lm/step_00001000", change_history, ("recordings.sort=",)),
+        State("time", "lm/step_00001000", change_history, ("recordings.sort=",)),
         State("serving", "server", change_serving, ("steps-by-kind.sort=", "by-phase.sort=")),
         State("memory", "snapshot", change_snapshot, (".sort=",)),
     ],

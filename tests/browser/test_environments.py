@@ -130,19 +130,23 @@ def walk(
 
     # The other pages load.
     views = tab.get_by_role("navigation")
-    views.get_by_role("link", name="Rules").click()
-    tab.get_by_role("heading", level=1, name=re.compile(r"^\d+ rules")).wait_for()
     views.get_by_role("link", name="Input").click()
     tab.get_by_role("heading", level=1, name=re.compile("The step waits")).wait_for()
     views.get_by_role("link", name="Compare").click()
     tab.get_by_role("checkbox", name=other).check()
     tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=40_000)
+    views.get_by_role("link", name="Runs").click()
+    tab.get_by_role("link", name="About", exact=True).click()
+    tab.get_by_role("heading", name=re.compile("^What is checked")).wait_for()
 
     if not outer:
         # The URL names the page, and a reload returns to it.
         assert "p.perf_advisor.view=compare" in page.url
         page.reload()
         tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=40_000)
+    views.get_by_role("link", name="Runs").click()
+    tab.get_by_role("link", name="About", exact=True).click()
+    tab.get_by_role("heading", name=re.compile("^What is checked")).wait_for()
 
 
 @pytest.mark.nightly

@@ -59,7 +59,7 @@ def shown(server: str, visitor: Visitor) -> Callable[..., Any]:
     report_at(server, captures[0]["id"])
 
     def show(dark: bool = False) -> Any:
-        tab = visitor.open(f"{server}/{link(captures[0]['id'], view='history')}", dark=dark)
+        tab = visitor.open(f"{server}/{link(captures[0]['id'], view='time')}", dark=dark)
         # The page has the other two analyzed.
         tab.get_by_text("latest vs. first of 3 recordings").wait_for(timeout=60_000)
         return tab
@@ -82,7 +82,7 @@ def test_findings_come_and_go(shown: Callable[..., Any], visitor: Visitor) -> No
     assert "Faster" in cells[2]
     assert "12.1 ms" in cells[2]
     assert "Slower" in cells[3]
-    assert RUN in text_of(tab.locator(".headline"))
+    assert RUN in text_of(tab.locator(".headline").last)
     assert visitor.page.evaluate("window.hacked") is None
 
 
@@ -93,7 +93,7 @@ def test_a_bar_opens_its_report_and_a_pair_is_compared(shown: Callable[..., Any]
         tab.locator("[aria-current]")
     ).wait_for()
     assert "step_00003000" in tab.get_by_role("combobox", name="Capture").input_value()
-    tab.get_by_role("link", name="History", exact=True).click()
+    tab.get_by_role("link", name="Over time", exact=True).click()
     tab.get_by_role("link", name="with no. 1").click()
     tab.get_by_role("heading", name="1.65 times as fast").wait_for(timeout=40_000)
 

@@ -149,11 +149,16 @@ def visit_pages(page: Any, frame: Any, *, has_timeline: bool = True) -> dict[str
     links.first.wait_for(timeout=40_000)
     settle(frame)  # a page whose content comes later appears later
     names = links.all_inner_texts()
-    # The table of runs comes last: there, no profile is chosen.
-    for name in sorted(names, key=lambda name: name == "Runs"):
-        navigation.get_by_role("link", name=name, exact=True).click(timeout=40_000)
+    # The pages of the log folder come last: there, no profile is chosen.
+    folder = ["Compare", "Runs", "About"]
+    pages = [name for name in names if name not in folder]
+    for name in pages + [name for name in folder if name in [*names, "About"]]:
+        frame.get_by_role("link", name=name, exact=True).click(timeout=40_000)
         # Until then, the page before it is shown, with a heading of its own.
-        navigation.locator("[aria-current]", has_text=name).wait_for(timeout=40_000)
+        if name == "About":
+            frame.get_by_role("heading", name=re.compile("^What is checked")).wait_for()
+        else:
+            navigation.locator("[aria-current]", has_text=name).wait_for(timeout=40_000)
         settle(frame)
         frame.get_by_role("heading", level=1).wait_for(timeout=40_000)
         if name == "Report":
@@ -184,16 +189,16 @@ def test_names_never_become_elements(
     )
     page.goto(f"{server}/{link(capture)}")
     # Its link appears when the run's scalars were read.
-    tab.get_by_role("link", name="Training", exact=True).wait_for(timeout=40_000)
+    tab.get_by_role("link", name="Over time", exact=True).wait_for(timeout=40_000)
     shown = visit_pages(page, tab)
     # The names are shown exactly.
-    assert hostile("kernel")[:60] in shown["Kernels"]
+    assert hostile("kernel")[:60] in shown["Device"]
     assert hostile("loader")[:60] in shown["Report"]
-    assert hostile("device")[:60] in shown["Kernels"]
-    assert hostile("tag")[:60] in shown["Training"]
-    assert MARK.format(place="broken") in shown["Files"]
-    assert RUN in shown["Files"]
-    assert ODD_RUN_SHOWN in shown["Files"]
+    assert hostile("device")[:60] in shown["Device"]
+    assert hostile("tag")[:60] in shown["Over time"]
+    assert MARK.format(place="broken") in shown["About"]
+    assert RUN in shown["About"]
+    assert ODD_RUN_SHOWN in shown["About"]
     page.goto(f"{server}/{link(capture, view='compare', base=capture, target=other)}")
     page.reload()
     tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=40_000)
@@ -202,7 +207,7 @@ def test_names_never_become_elements(
     assert not visitor.errors
 
     shown = check_exports(server, capture, page, tmp_path)
-    assert hostile("kernel")[:60] in shown["Kernels"]
+    assert hostile("kernel")[:60] in shown["Device"]
     excerpt = json.loads(gzip.decompress(export(server, capture, "excerpt?finding=0")))
     assert any(hostile("kernel") == event.get("name") for event in excerpt["traceEvents"])
 
@@ -233,7 +238,7 @@ def check_exports(
 @pytest.mark.parametrize(
     ("written", "page", "names"),
     [
-        ({"rank0.pt.trace.json": served, "memory.pickle": snapshot}, "Kernels", ["served"]),
+        ({"rank0.pt.trace.json": served, "memory.pickle": snapshot}, "Device", ["served"]),
         ({"memory.pickle": snapshot}, "Memory", ["path", "function"]),
         ({"torch.log": compile_log}, "Report", ["compiled", "guard", "break"]),
     ],

@@ -111,14 +111,14 @@ def test_new_profiles_appear_on_reload(
     page.goto(f"{server}/{link(capture)}")
     tab.get_by_role("heading", level=1, name=slow).wait_for(timeout=40_000)
     files = tab.get_by_role("navigation", name="Log folder").get_by_role("link")
-    # A single capture cannot be compared, and needs no table.
-    assert files.all_inner_texts() == ["Rules", "Files"]
+    # A single capture cannot be compared.
+    assert files.all_inner_texts() == ["Runs"]
     assert SLOW in tab.get_by_role("combobox", name="Capture").input_value()
 
     shutil.copytree(ROOT / "demo_logs" / FIXED, logs / FIXED)
     page.wait_for_timeout(2_500)  # scans are cached for two seconds
     page.locator(".reload-button").click()
-    eventually(page, lambda: files.all_inner_texts() == ["Runs", "Compare", "Rules", "Files"])
+    eventually(page, lambda: files.all_inner_texts() == ["Runs", "Compare"])
     # The selected report stays on the screen …
     assert text_of(tab.get_by_role("heading", level=1)) == slow
 
@@ -163,12 +163,12 @@ def test_shared_link_opens_the_same_finding(
         guest.context.close()
     assert guest.errors == []
 
-    tab.get_by_role("navigation", name="Pages").get_by_role("link", name="Operators").click()
+    tab.get_by_role("navigation", name="Pages").get_by_role("link", name="Host").click()
     shown = text_of(tab.get_by_role("heading", level=1))
     page.reload()
     tab.get_by_role("heading", level=1, name=shown).wait_for(timeout=40_000)
     assert capture["run"] in tab.get_by_role("combobox", name="Capture").input_value()
-    assert "p.perf_advisor.view=operators" in page.url
+    assert "p.perf_advisor.view=host" in page.url
 
 
 def test_back_returns_and_a_dead_link_shows_no_other_profile(

@@ -56,7 +56,7 @@ def test_straggler_among_64_ranks_is_shown_on_a_small_page(
     # 63 ranks wait 6 ms for rank 41.
     view = read(server, f"captures/{capture}/views/ranks")
     assert view["late"] == [LATE]
-    for name in ("report", "ranks", "files"):
+    for name in ("report", "ranks", "about"):
         visitor.open(f"{server}/{link(capture, view=name)}")
         tab.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
         if name == "ranks":

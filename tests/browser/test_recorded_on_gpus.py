@@ -72,7 +72,7 @@ def milliseconds(text: str) -> list[float]:
 def test_kernels(
     shown: Callable[..., tuple[str, Any]], server: str, events: list[dict[str, Any]]
 ) -> None:
-    capture, tab = shown("kernels")
+    capture, tab = shown("device")
     names = [point["name"] for point in read(server, f"captures/{capture}/views/kernels")["points"]]
     name = next(candidate for candidate in names if names.count(candidate) == 1)
     begin, end, steps = steps_of(events)
@@ -112,7 +112,7 @@ def test_input_and_steps(shown: Callable[..., tuple[str, Any]]) -> None:
     _, tab = shown("input")
     (stall_ms,) = milliseconds(text_of(tab.get_by_role("heading", level=1)))
     assert stall_ms == pytest.approx(59.262, rel=0.02)
-    _, tab = shown("steps")
+    _, tab = shown("time")
     # ProfilerStep#8 is the slowest.
     tab.get_by_text(re.compile(r"\b181\s*ms")).first.wait_for(timeout=20_000)
 

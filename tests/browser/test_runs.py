@@ -181,4 +181,4 @@ def test_only_capture_needs_no_table(
     page.goto(f"{server}/#perf_advisor")
     tab.get_by_role("heading", level=1, name=headline).wait_for(timeout=40_000)
     pages = tab.get_by_role("navigation", name="Log folder").get_by_role("link")
-    assert pages.all_inner_texts() == ["Rules", "Files"]
+    assert pages.all_inner_texts() == ["Runs"]

@@ -147,7 +147,7 @@ def test_unread_files_are_shown_in_parts_and_found(
     for number in range(250):
         (logs / f"cut{number:03}.pt.trace.json").write_text('{"a": 1}')
     server = board("--logdir", str(logs), has_captures=has_profile)
-    tab = visitor.open(f"{server}/#perf_advisor&p.perf_advisor.view=files")
+    tab = visitor.open(f"{server}/#perf_advisor&p.perf_advisor.view=about")
     table = tab.get_by_role("group", name="Files not read")
     rows = table.locator("tbody tr")
     table.get_by_role("button", name="Show more (150 hidden)").click()

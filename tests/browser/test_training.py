@@ -49,7 +49,7 @@ def shown(server: str, visitor: Visitor) -> Callable[..., Any]:
     capture = capture_of(server, "resnet")["id"]
     report_at(server, capture)
 
-    def show(view: str = "training", dark: bool = False) -> Any:
+    def show(view: str = "time", dark: bool = False) -> Any:
         return visitor.open(f"{server}/{link(capture, view=view)}", dark=dark)
 
     return show
@@ -59,7 +59,7 @@ def test_run_shows_its_profile_and_its_pause(shown: Callable[..., Any]) -> None:
     tab = shown()
     # 2 s of the 8.32 s that 395 steps of 16 ms take with it.
     story = "A pause without a logged reason: 24.0 % of the run"
-    tab.get_by_role("heading", level=1, name=story).wait_for(timeout=40_000)
+    tab.get_by_role("heading", name=story).wait_for(timeout=40_000)
     text = text_of(tab.locator("body"))
     assert "16.0 ms per step without the profiler." in text
     # 20 ms with the profiler, 16 ms without.

@@ -42,6 +42,7 @@ const KINDS: Record<string, string> = {
   infeed_wait: "input",
   launch: "launching",
   synchronize: "synchronization",
+  wait: "synchronization",
   device_sync: "synchronization",
   allocate: "allocating",
   compile: "compiling",

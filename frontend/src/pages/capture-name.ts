@@ -10,6 +10,8 @@ export function repeatedRuns(captures: readonly Capture[]): Set<string> {
   return repeated;
 }
 
+export const isRecordedAgain = ({ recordings = 1 }: Capture): boolean => recordings > 1;
+
 /** A capture's run, and its session if the run was recorded several times. */
 export function nameOf({ run, session }: Capture, repeated: Set<string>): string {
   const name = run || ".";

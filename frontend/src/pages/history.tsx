@@ -1,20 +1,19 @@
 // The recordings of a run over time: step times, and when each finding came and went.
-import type { JSX } from "preact";
-import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
+import type { ComponentChildren, JSX } from "preact";
+import { useCallback, useEffect, useState } from "preact/hooks";
 import { causeColor } from "../charts/colors";
 import { causesOf, describeHistory, describeMoment, drawHistory } from "../charts/history-chart";
 import { PlotFigure } from "../charts/plot-figure";
 import { formatChange, formatDuration, formatPlural, formatShare } from "../format";
-import type { FindingHistory, History, HistoryView, MissingRecording, Occurrence, Recording } from "../report";
+import type { FindingHistory, History as HistoryInfo, HistoryView, MissingRecording, Occurrence, Recording } from "../report";
 import { analyze, analyzeUnasked, stopAnalyses, waiting } from "../state/analyses";
 import { type Capture, toApiError } from "../state/answers";
 import { fetchHistory } from "../state/api";
 import type { Load } from "../state/polling";
-import { captureLink, captures, compareLink, go, selectedCapture } from "../state/store";
+import { captureLink, captures, compareLink, go } from "../state/store";
 import { sessionName } from "../text";
-import { Chooser } from "../widgets/chooser";
 import { Failure } from "../widgets/failure";
-import { Nothing } from "../widgets/fetched";
+import { Head } from "../widgets/head";
 import { Loading } from "../widgets/loading";
 import { Name } from "../widgets/name";
 import { PageLink } from "../widgets/page-link";
@@ -22,55 +21,20 @@ import { Prose } from "../widgets/prose";
 import { ScrollBox } from "../widgets/scroll-box";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 import { captureName } from "./capture-name";
-import { newestFirst } from "./runs/groups";
 import { VERDICTS } from "./run-changes";
 
 /** With more recordings, savings do not fit into the cells of the table of findings. */
 const MOST_WITH_SAVINGS = 8;
 
-/** The history of the run of the selected capture, else of the run that was recorded last. */
-export function HistoryPage({ captures: list }: { captures: Capture[] }): JSX.Element {
-  const selected = selectedCapture.value;
-  const latest = useMemo(() => latestOfRuns(list), [list]);
-  const captureId = selected?.id ?? latest[0]?.id;
-  if (captureId === undefined || (selected && (selected.recordings ?? 1) < 2)) {
-    return (
-      <Nothing title="This run was recorded once">
-        <p>
-          Record it again, after a change or later in the run, into the same directory or into directories named
-          after steps, such as <code>step_1000</code>. This page then shows how the recordings differ.
-        </p>
-      </Nothing>
-    );
-  }
-  return (
-    <>
-      {selected === undefined && latest.length > 1 && (
-        <Chooser
-          label="Run"
-          options={latest.map(({ id, series, run }) => ({ id, label: series ?? run }))}
-          chosen={captureId}
-          placeholder="Choose a run"
-          choose={(id) => go({ view: "history", capture: id })}
-        />
-      )}
-      <Loaded key={captureId} captureId={captureId} />
-    </>
-  );
-}
-
-/** The latest recording of each run that was recorded several times, the newest first. */
-function latestOfRuns(list: Capture[]): Capture[] {
-  const runs = new Map<string, Capture>();
-  for (const capture of newestFirst(list)) {
-    const name = capture.series ?? capture.run;
-    if ((capture.recordings ?? 1) > 1 && !runs.has(name)) runs.set(name, capture);
-  }
-  return [...runs.values()];
+interface Props {
+  captureId: string;
+  isPart: boolean;
+  /** Shown below, once the recordings are there. */
+  children: ComponentChildren;
 }
 
 /** Shows the last view until one with more recordings is there. */
-function Loaded({ captureId }: { captureId: string }): JSX.Element {
+export function History({ captureId, isPart, children }: Props): JSX.Element {
   const [load, setLoad] = useState<Load<HistoryView>>({ state: "loading" });
   const [attempt, setAttempt] = useState(0);
   const list = captures.value.state === "ready" ? captures.value.value.captures : [];
@@ -90,27 +54,40 @@ function Loaded({ captureId }: { captureId: string }): JSX.Element {
   }, [captureId, analyzed, attempt]);
   if (load.state === "failed") return <Failure error={load.error} onRetry={() => setAttempt(attempt + 1)} />;
   if (load.state !== "ready") return <Loading />;
-  return <View view={load.value} captureId={captureId} list={list} />;
+  return (
+    <>
+      <View view={load.value} captureId={captureId} list={list} isPart={isPart} />
+      {children}
+    </>
+  );
 }
 
-function View({ view, captureId, list }: { view: HistoryView; captureId: string; list: Capture[] }): JSX.Element {
+/** One sentence: what changed from the first recording to the latest, or what there is to compare. */
+export function describeRecordings({ history, missing }: HistoryView): string {
+  if (history.headline) return history.headline;
+  const [only] = history.recordings;
+  const recorded = formatPlural(history.recordings.length + missing.length, "recording");
+  const step = only?.run.step_time_ns ?? null;
+  return `${history.recordings.length} of ${recorded} analyzed${step === null ? "" : `: a step takes ${formatDuration(step)}`}`;
+}
+
+function View({ view, captureId, list, isPart }: Omit<Props, "children"> & { view: HistoryView; list: Capture[] }): JSX.Element {
   const { history, missing, earlier } = view;
   const count = history.recordings.length;
   return (
     <>
-      <header class="headline">
-        <h1>
-          <Prose text={history.headline || "Nothing to compare yet"} />
-        </h1>
-        <p class="subline">
-          {history.verdict && <span class={`badge verdict-${history.verdict}`}>{VERDICTS[history.verdict]}</span>}
-          <span>
+      <Head
+        isPart={isPart}
+        title={<Prose text={describeRecordings(view)} />}
+        facts={[
+          history.verdict && <span class={`badge verdict-${history.verdict}`}>{VERDICTS[history.verdict]}</span>,
+          <>
             {count > 1 ? "latest vs. first of " : ""}
             {formatPlural(count, "recording")} of <Name of={history.name} />
-          </span>
-          {earlier > 0 && <span>{formatPlural(earlier, "older one")} not shown</span>}
-        </p>
-      </header>
+          </>,
+          earlier > 0 && `${formatPlural(earlier, "older one")} not shown`,
+        ]}
+      />
       {missing.length > 0 && <Missing missing={missing} list={list} />}
       {count > 0 && (
         <>
@@ -162,7 +139,7 @@ function Missing({ missing, list }: { missing: MissingRecording[]; list: Capture
   );
 }
 
-function StepTimes({ history, captureId }: { history: History; captureId: string }): JSX.Element {
+function StepTimes({ history, captureId }: { history: HistoryInfo; captureId: string }): JSX.Element {
   const draw = useCallback((width: number) => drawHistory(history, captureId, width), [history, captureId]);
   const hasUsual = history.recordings.some(({ moment }) => moment.usual_step_ns !== null);
   return (
@@ -256,7 +233,7 @@ const COLUMNS: Column<Row>[] = [
   },
 ];
 
-function Recordings({ history: { recordings } }: { history: History }): JSX.Element {
+function Recordings({ history: { recordings } }: { history: HistoryInfo }): JSX.Element {
   const rows = recordings.map((recording, place) => ({ number: place + 1, recording, before: recordings[place - 1] }));
   const columns = COLUMNS.filter(
     ({ key, value }) => (key !== "at" && key !== "usual") || rows.some((row) => value(row) !== null),
@@ -272,7 +249,7 @@ function Recordings({ history: { recordings } }: { history: History }): JSX.Elem
   );
 }
 
-function Findings({ history }: { history: History }): JSX.Element {
+function Findings({ history }: { history: HistoryInfo }): JSX.Element {
   const { recordings, findings } = history;
   if (findings.length === 0) return <p class="muted">No recording has a finding.</p>;
   return (

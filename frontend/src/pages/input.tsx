@@ -8,7 +8,8 @@ import { formatBytes, formatCount, formatDuration, formatPlural, formatShare } f
 import type { FindingInfo, InputIterator, InputView, LoaderWorkers, Report, StepsView } from "../report";
 import { openFinding } from "../state/store";
 import { causeName, describePeriod, describeSaving } from "../text";
-import { Fetched, Nothing } from "../widgets/fetched";
+import { Fetched } from "../widgets/fetched";
+import { Head } from "../widgets/head";
 import { Prose } from "../widgets/prose";
 import { ScrollBox } from "../widgets/scroll-box";
 import { Severity } from "../findings/severity";
@@ -21,18 +22,7 @@ interface Props {
 export function InputPage({ report, captureId }: Props): JSX.Element {
   return (
     <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "input", signal)}>
-      {(view) =>
-        view.stall_ns === null && view.iterators.length === 0 ? (
-          <Nothing title="This profile does not show its input pipeline">
-            <p>
-              PyTorch records the loader with <code>activities=[ProfilerActivity.CPU, …]</code> in the process that
-              iterates over it; TensorFlow records tf.data at its default host tracer level.
-            </p>
-          </Nothing>
-        ) : (
-          <Pipeline view={view} report={report} captureId={captureId} />
-        )
-      }
+      {(view) => <Pipeline view={view} report={report} captureId={captureId} />}
     </Fetched>
   );
 }
@@ -86,19 +76,15 @@ function Pipeline({ view, report, captureId }: Props & { view: InputView }): JSX
   const parts = stallParts(view);
   return (
     <>
-      <header class="headline">
-        <h1>{describeInput(view)}</h1>
-        <p class="subline">
-          {share !== null && (
-            <span>
-              {formatShare(share)} of a {formatDuration(stepNs)} step
-            </span>
-          )}
-          {view.cores != null && <span>{formatPlural(view.cores, "core")}</span>}
-          {view.threads != null && <span>{formatPlural(view.threads, "thread")} in tf.data’s pool</span>}
-          {view.memory_bytes != null && <span>{formatBytes(view.memory_bytes)} of memory for tf.data</span>}
-        </p>
-      </header>
+      <Head
+        title={describeInput(view)}
+        facts={[
+          share !== null && `${formatShare(share)} of a ${formatDuration(stepNs)} step`,
+          view.cores != null && formatPlural(view.cores, "core"),
+          view.threads != null && `${formatPlural(view.threads, "thread")} in tf.data’s pool`,
+          view.memory_bytes != null && `${formatBytes(view.memory_bytes)} of memory for tf.data`,
+        ]}
+      />
       {parts.length > 0 && <PartsCard id="stall" title="Input wait by part" parts={parts} />}
       {view.workers && <Workers workers={view.workers} />}
       <InputFindings report={report} />
@@ -117,7 +103,7 @@ function Pipeline({ view, report, captureId }: Props & { view: InputView }): JSX
                   <>
                     If worker processes load the batches, wrap the loader in <code>time_workers(loader)</code> of{" "}
                     <code>tb_perfadvisor.instrument.torch</code>, and record again. If the training process loads
-                    them, record with <code>with_stack=True</code>: the Calls page then shows what a batch takes.
+                    them, record with <code>with_stack=True</code>: the Host page then shows what a batch takes.
                   </>
                 ) : (
                   "The profile has no tf.data iterators. Read the input through tf.data, or record again with TensorFlow’s default host tracer level."

@@ -9,7 +9,8 @@ import type { MemoryHolder, MemoryView, Report } from "../report";
 import { asWords } from "../text";
 import { LongName } from "../widgets/name";
 import { type Column, SortableTable } from "../widgets/sortable-table";
-import { Fetched, Nothing } from "../widgets/fetched";
+import { Fetched } from "../widgets/fetched";
+import { Head } from "../widgets/head";
 import { SnapshotOf } from "./snapshot";
 
 interface Props {
@@ -17,7 +18,7 @@ interface Props {
   captureId: string;
 }
 
-export function MemoryPage({ report, captureId }: Props): JSX.Element {
+export function MemoryPage({ captureId }: Props): JSX.Element {
   return (
     <Fetched
       of={captureId}
@@ -25,29 +26,12 @@ export function MemoryPage({ report, captureId }: Props): JSX.Element {
         Promise.all([fetchView(captureId, "memory", signal), fetchView(captureId, "snapshot", signal)])
       }
     >
-      {([view, snapshot]) =>
-        view === null && snapshot !== null ? (
-          <SnapshotOf view={snapshot} isAlone />
-        ) : view === null ? (
-          <Nothing title="Memory was not recorded">
-            <p>
-              {report.framework === "pytorch" ? (
-                <>
-                  Record with <code>profile(profile_memory=True, record_shapes=True)</code> to get every allocation with
-                  its operator.
-                </>
-              ) : (
-                "TensorFlow and JAX record allocations on GPUs and on the CPU, but not on the device of this profile."
-              )}
-            </p>
-          </Nothing>
-        ) : (
-          <>
-            <MemoryOf view={view} />
-            {snapshot !== null && <SnapshotOf view={snapshot} isAlone={false} />}
-          </>
-        )
-      }
+      {([view, snapshot]) => (
+        <>
+          {view && <MemoryOf view={view} />}
+          {snapshot && <SnapshotOf view={snapshot} isAlone={view === null} />}
+        </>
+      )}
     </Fetched>
   );
 }
@@ -68,14 +52,14 @@ function MemoryOf({ view }: { view: MemoryView }): JSX.Element {
   const reserved = view.reserved_bytes === null ? null : Math.max(0, ...view.reserved_bytes);
   return (
     <>
-      <header class="headline">
-        <h1>{describeMemory(view)}</h1>
-        <p class="subline">
-          <span>{formatPlural(view.changes, "change")} recorded</span>
-          {reserved !== null && <span>{formatBytes(reserved)} reserved by the allocator</span>}
-          {view.capacity_bytes !== null && view.device !== null && <span>{formatBytes(view.capacity_bytes)} device capacity</span>}
-        </p>
-      </header>
+      <Head
+        title={describeMemory(view)}
+        facts={[
+          `${formatPlural(view.changes, "change")} recorded`,
+          reserved !== null && `${formatBytes(reserved)} reserved by the allocator`,
+          view.capacity_bytes !== null && view.device !== null && `${formatBytes(view.capacity_bytes)} device capacity`,
+        ]}
+      />
       <section class="card" aria-labelledby="course">
         <div class="card-head">
           <h2 id="course">Memory over time</h2>

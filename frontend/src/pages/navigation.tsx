@@ -1,12 +1,15 @@
-// Two rows of pages: those of the log folder, and below them those of the selected capture.
+// The top of the tab: one row of pages, and what is done with the capture that they are about.
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import type { Capture } from "../state/answers";
-import { isAboutCapture, page, pageLink, report, selectedCapture } from "../state/store";
+import type { CaptureList } from "../state/answers";
+import { isExported } from "../state/exported";
+import { isAboutCapture, page, pageLink, report, selectedCapture, selectedId } from "../state/store";
 import { runOptions } from "../state/run-options";
 import { loadRunView } from "../state/run-view";
 import { PageLink } from "../widgets/page-link";
+import { CaptureTools, Picker } from "./picker";
 import { capturePage, shownPages } from "./registry";
+import { comparisonOf } from "./comparisons";
 
 type Link = readonly [name: string, label: string];
 
@@ -14,39 +17,51 @@ type Link = readonly [name: string, label: string];
 function captureLinks(): Link[] {
   const shown = shownPages(selectedCapture.value, report.value.state === "ready" ? report.value.value : null);
   const current = capturePage(page.value);
-  if (isAboutCapture(page.value) && !shown.includes(current)) shown.push(current);
+  if (!shown.includes(current)) shown.push(current);
   return shown.map(({ name, label }) => [name, label]);
 }
 
-/** Runs and Compare are about several captures, and History about a run that was recorded again. */
-function folderLinks(captures: Capture[]): Link[] {
-  const isOnly = captures.length === 1;
-  const hasHistory = page.value === "history" || captures.some(({ recordings = 1 }) => recordings > 1);
-  return [
-    ...(isOnly ? [] : ([["runs", "Runs"], ["compare", "Compare"]] as const)),
-    ...(hasHistory ? ([["history", "History"]] as const) : []),
-    ["rules", "Rules"],
-    ["files", "Files"],
-  ];
+export function Top({ list }: { list: CaptureList }): JSX.Element {
+  const { captures, scan } = list;
+  const isCapture = isAboutCapture(page.value);
+  return (
+    <div class={`top${isCapture ? " of-capture" : ""}`}>
+      <FolderLinks list={list} />
+      {isCapture && (
+        <>
+          <Picker captures={captures} selected={selectedCapture.value} isScanning={scan.is_scanning} />
+          {selectedId.value !== null && <CaptureLinks />}
+          <CaptureTools captures={captures} selected={selectedCapture.value} />
+        </>
+      )}
+    </div>
+  );
 }
 
-const currentName = (): string => (isAboutCapture(page.value) ? capturePage(page.value).name : page.value);
-
-export function FolderNavigation({ captures }: { captures: Capture[] }): JSX.Element {
-  return <Row class="folder-pages" label="Log folder" links={folderLinks(captures)} />;
+function FolderLinks({ list: { captures } }: { list: CaptureList }): JSX.Element {
+  const selected = isAboutCapture(page.value) ? selectedCapture.value : undefined;
+  return (
+    <nav class="navigation" aria-label="Log folder">
+      <PageLink to={pageLink("runs")} isCurrent={page.value === "runs"}>
+        Runs
+      </PageLink>
+      {captures.length > 1 && !isExported && (
+        <PageLink to={selected ? comparisonOf(selected, captures) : pageLink("compare")} isCurrent={page.value === "compare"}>
+          Compare
+        </PageLink>
+      )}
+    </nav>
+  );
 }
 
-export function CaptureNavigation(): JSX.Element {
+function CaptureLinks(): JSX.Element {
   const { id, reads_scalars: readsScalars = false } = selectedCapture.value ?? {};
   const isReady = report.value.state === "ready";
   const options = runOptions.value;
   useEffect(() => {
     if (id !== undefined && isReady && readsScalars) loadRunView(id);
   }, [id, isReady, readsScalars, options]);
-  return <Row class="capture-pages" label="Pages" links={captureLinks()} />;
-}
-
-function Row({ label, links, class: name }: { label: string; links: Link[]; class: string }): JSX.Element {
+  const links = captureLinks();
   const row = useRef<HTMLElement>(null);
   useEffect(() => {
     // In a narrow window the row scrolls: bring the current page into view.
@@ -54,9 +69,9 @@ function Row({ label, links, class: name }: { label: string; links: Link[]; clas
     if (row.current && current) row.current.scrollLeft = current.offsetLeft - row.current.clientWidth / 3;
   }, [page.value, links.length]);
   return (
-    <nav class={`navigation ${name}`} aria-label={label} ref={row}>
+    <nav class="navigation" aria-label="Pages" ref={row}>
       {links.map(([name, label]) => (
-        <PageLink key={name} to={pageLink(name)} isCurrent={currentName() === name}>
+        <PageLink key={name} to={pageLink(name)} isCurrent={capturePage(page.value).name === name}>
           {label}
         </PageLink>
       ))}

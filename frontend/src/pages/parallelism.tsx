@@ -1,7 +1,6 @@
 // What communication costs in each parallel dimension: data, tensor, pipeline and so on.
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
-import { fetchView } from "../state/api";
 import { Below, useChosenRow } from "../state/linked";
 import { formatCell, formatDuration, formatPlural, formatShare } from "../format";
 import type { DimensionInfo, GroupInfo, NextDoublingInfo, ParallelismView, Report } from "../report";
@@ -9,12 +8,7 @@ import { describePeriod, rankNames } from "../text";
 import { LongName } from "../widgets/name";
 import { Prose } from "../widgets/prose";
 import { type Column, SortableTable } from "../widgets/sortable-table";
-import { Fetched, Nothing } from "../widgets/fetched";
-
-interface Props {
-  report: Report;
-  captureId: string;
-}
+import { Head } from "../widgets/head";
 
 const NAMES: Record<string, string> = {
   data: "Data parallel",
@@ -26,22 +20,6 @@ const NAMES: Record<string, string> = {
   embedding: "Embedding tables",
   unknown: "Other process groups",
 };
-
-export function ParallelismPage({ report, captureId }: Props): JSX.Element {
-  return (
-    <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "parallelism", signal)}>
-      {(view) =>
-        view === null ? (
-          <Nothing title="No communication in this profile">
-            <p>No collective ran in the analyzed steps: the program uses one device, or its devices exchange nothing.</p>
-          </Nothing>
-        ) : (
-          <ParallelismOf view={view} report={report} />
-        )
-      }
-    </Fetched>
-  );
-}
 
 /** The name of a dimension; groups of unknown purpose are told apart by what the program calls them. */
 export function dimensionName({ dimension, groups }: DimensionInfo): string {
@@ -72,7 +50,7 @@ export function describeParallelism({ dimensions, exposed_ns: exposedNs }: Paral
   return `${dimensionName(first)}: ${cost}${share}`;
 }
 
-function ParallelismOf({ view, report }: { view: ParallelismView; report: Report }): JSX.Element {
+export function Parallelism({ view, report, isPart }: { view: ParallelismView; report: Report; isPart: boolean }): JSX.Element {
   const steps = Math.max(report.overview.steps, 1);
   const [linked, setChosen] = useChosenRow("dimension", view.dimensions, dimensionName);
   const chosen = linked ?? view.dimensions[0];
@@ -81,18 +59,15 @@ function ParallelismOf({ view, report }: { view: ParallelismView; report: Report
   const world = report.world_size ?? report.workers.length;
   return (
     <>
-      <header class="headline">
-        <h1>{describeParallelism(view, report)}</h1>
-        <p class="subline">
-          {world > 1 && <span>{formatPlural(world, "rank")}</span>}
-          <span>
-            {formatDuration(view.exposed_ns / steps)} exposed communication {per}
-          </span>
-          {view.dimensions.some(({ is_transfer_known: isKnown }) => !isKnown) && (
-            <span>times include waiting for other ranks</span>
-          )}
-        </p>
-      </header>
+      <Head
+        isPart={isPart}
+        title={describeParallelism(view, report)}
+        facts={[
+          world > 1 && formatPlural(world, "rank"),
+          `${formatDuration(view.exposed_ns / steps)} exposed communication ${per}`,
+          view.dimensions.some(({ is_transfer_known: isKnown }) => !isKnown) && "times include waiting for other ranks",
+        ]}
+      />
       <section aria-labelledby="dimensions">
         <div class="section-head">
           <h2 id="dimensions">Parallel dimensions</h2>
@@ -241,7 +216,7 @@ function ByRank({
       </div>
       <SortableTable
         key={dimensionName(dimension)}
-        caption="All ranks"
+        caption="Ranks of the dimension"
         columns={columns}
         rows={[...names.keys()]}
         sort={{ key: "rank", isDescending: false }}

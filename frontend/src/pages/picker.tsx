@@ -1,15 +1,19 @@
-// Selects the capture to show.
+// Selects the capture to show, compares it with others, and downloads its report.
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import type { Capture } from "../state/answers";
 import { exportUrl } from "../state/api";
 import { isExported } from "../state/exported";
-import { go } from "../state/store";
+import { pin, pinned } from "../state/marks";
+import { compareLink, go } from "../state/store";
 import { frameworkName, sessionName } from "../text";
 import { Chooser, type ChooserOption } from "../widgets/chooser";
+import { PageLink } from "../widgets/page-link";
+import { captureName } from "./capture-name";
+import { comparisonsOf } from "./comparisons";
 import { newestFirst } from "./runs/groups";
-import { CompareMenu } from "./compare-menu";
 import { ExportMenu } from "./export-menu";
+import { Menu } from "./menu";
 
 const STATUS: Partial<Record<Capture["status"], string>> = {
   queued: "queued",
@@ -30,20 +34,18 @@ const captureLabel = (capture: Capture): string =>
     .filter(Boolean)
     .join(" · ");
 
-/** All captures as options, the newest first. */
-export const captureOptions = (captures: Capture[]): ChooserOption[] =>
-  newestFirst(captures).map((capture) => ({ id: capture.id, label: captureLabel(capture) }));
-
 interface Props {
   captures: Capture[];
   selected: Capture | undefined;
-  isScanning: boolean;
 }
 
-export function Picker({ captures, selected, isScanning }: Props): JSX.Element {
-  const options = useMemo(() => captureOptions(captures), [captures]);
+export function Picker({ captures, selected, isScanning }: Props & { isScanning: boolean }): JSX.Element {
+  const options = useMemo(
+    () => newestFirst(captures).map((capture): ChooserOption => ({ id: capture.id, label: captureLabel(capture) })),
+    [captures],
+  );
   return (
-    <div class="toolbar" role="toolbar" aria-label="Capture">
+    <div class="picker" role="toolbar" aria-label="Capture">
       <Chooser
         label="Capture"
         options={options}
@@ -56,12 +58,43 @@ export function Picker({ captures, selected, isScanning }: Props): JSX.Element {
           Scanning for more captures…
         </span>
       )}
+    </div>
+  );
+}
+
+/** Keeps its room while the capture is analyzed. */
+export function CaptureTools({ captures, selected }: Props): JSX.Element {
+  return (
+    <div class="menus">
       {selected?.status === "done" && !isExported && (
-        <span class="menus">
+        <>
           {captures.length > 1 && <CompareMenu selected={selected} captures={captures} />}
           <ExportMenu urlOf={(format) => exportUrl(selected.id, format)} />
-        </span>
+        </>
       )}
     </div>
+  );
+}
+
+function CompareMenu({ selected, captures }: { selected: Capture; captures: Capture[] }): JSX.Element {
+  const isBase = pinned.value === selected.id;
+  return (
+    <Menu label="Compare with…" name="compare">
+      {comparisonsOf(selected, captures).map(({ id, reason, to }) => (
+        <li key={id}>
+          <PageLink to={to}>
+            {captureName(id, captures)} <span class="muted">{reason}</span>
+          </PageLink>
+        </li>
+      ))}
+      <li>
+        <PageLink to={compareLink(selected.id, [])}>Another run…</PageLink>
+      </li>
+      <li>
+        <button type="button" aria-pressed={isBase} onClick={() => pin(isBase ? null : selected.id)}>
+          {isBase ? "Unpin as the base" : "Pin as the base of comparisons"}
+        </button>
+      </li>
+    </Menu>
   );
 }

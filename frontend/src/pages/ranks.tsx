@@ -10,7 +10,10 @@ import { formatChange, formatCount, formatDuration, formatPlural } from "../form
 import type { RanksView, Report } from "../report";
 import { causeName, describePeriod, rankNames } from "../text";
 import { type Column, SortableTable } from "../widgets/sortable-table";
-import { Fetched, Nothing } from "../widgets/fetched";
+import { Fetched } from "../widgets/fetched";
+import { Head } from "../widgets/head";
+import { Segments } from "../widgets/segments";
+import { Parallelism } from "./parallelism";
 
 interface Props {
   report: Report;
@@ -18,28 +21,17 @@ interface Props {
 }
 
 export function RanksPage({ report, captureId }: Props): JSX.Element {
-  if (report.workers.length < 2) {
-    return (
-      <Nothing title="This capture has only one rank">
-        <p>
-          {(report.world_size ?? 1) > 1
-            ? `The run has ${formatCount(report.world_size)} ranks, but the log folder has the trace of only one. Put the traces of all ranks into one folder to see where the time of each rank goes and who waits for whom.`
-            : "Record several ranks or hosts into one folder to see where the time of each goes and who waits for whom."}
-        </p>
-      </Nothing>
-    );
-  }
   return (
-    <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "ranks", signal)}>
-      {(view) =>
-        view === null ? (
-          <Nothing title="The ranks cannot be compared">
-            <p>Their traces have no steps in common.</p>
-          </Nothing>
-        ) : (
-          <RanksOf view={view} report={report} />
-        )
-      }
+    <Fetched
+      of={captureId}
+      fetch={(signal) => Promise.all([fetchView(captureId, "ranks", signal), fetchView(captureId, "parallelism", signal)])}
+    >
+      {([ranks, parallelism]) => (
+        <>
+          {ranks && <RanksOf view={ranks} report={report} />}
+          {parallelism && <Parallelism view={parallelism} report={report} isPart={ranks !== null} />}
+        </>
+      )}
     </Fetched>
   );
 }
@@ -102,29 +94,27 @@ function RanksOf({ view, report }: { view: RanksView; report: Report }): JSX.Ele
   const columns = useMemo(() => rankColumns(view, names, report), [view, names, report]);
   return (
     <>
-      <header class="headline">
-        <h1>{describeLateness(view, names, per, missing)}</h1>
-        <p class="subline">
-          <span>
-            {missing > 0 ? `${formatCount(names.length)} of ${formatPlural(names.length + missing, "rank")}` : formatPlural(names.length, "rank")}
-          </span>
-          {new Set(view.critical).size === 1 && (
-            <span>{names[view.critical[0] ?? 0]} is critical in {view.critical.length > 1 ? "every step" : "the step"}</span>
-          )}
-          {view.collectives > 0 && <span>{formatPlural(view.collectives, "collective")} matched across ranks</span>}
-        </p>
-      </header>
+      <Head
+        title={describeLateness(view, names, per, missing)}
+        facts={[
+          missing > 0 ? `${formatCount(names.length)} of ${formatPlural(names.length + missing, "rank")}` : formatPlural(names.length, "rank"),
+          new Set(view.critical).size === 1 &&
+            `${names[view.critical[0] ?? 0]} is critical in ${view.critical.length > 1 ? "every step" : "the step"}`,
+          view.collectives > 0 && `${formatPlural(view.collectives, "collective")} matched across ranks`,
+        ]}
+      />
       <section class="card" aria-labelledby="heat">
         <div class="card-head">
           <h2 id="heat">Time {per} by rank and cause</h2>
-          <div class="segments" role="group" aria-label="Meaning of the colors">
-            <button type="button" aria-pressed={!isDifference} onClick={() => setDifference(false)}>
-              Time
-            </button>
-            <button type="button" aria-pressed={isDifference} onClick={() => setDifference(true)}>
-              vs. median rank
-            </button>
-          </div>
+          <Segments
+            label="Meaning of the colors"
+            options={[
+              ["time", "Time"],
+              ["difference", "vs. median rank"],
+            ]}
+            chosen={isDifference ? "difference" : "time"}
+            choose={(name) => setDifference(name === "difference")}
+          />
         </div>
         <PlotFigure label={describeHeat(view)} draw={drawTimes} />
         {isDifference ? (

@@ -4,19 +4,17 @@ import type { JSX } from "preact";
 import { hasTimeline } from "../timeline/has-timeline";
 import type { Report, Views } from "../report";
 import type { Capture } from "../state/answers";
-import { type RunViewLoad, runViewOf } from "../state/run-view";
-import { CallsPage } from "./calls/page";
+import { runViewOf } from "../state/run-view";
+import { isRecordedAgain } from "./capture-name";
+import { DevicePage } from "./device";
+import { HostPage } from "./host/page";
 import { InputPage } from "./input";
-import { KernelsPage } from "./kernels";
 import { MemoryPage } from "./memory";
-import { OperatorsPage } from "./operators";
-import { ParallelismPage } from "./parallelism";
+import { OverTimePage } from "./over-time";
 import { RanksPage } from "./ranks";
 import { ReportPage } from "./report/page";
 import { ServingPage } from "./serving";
-import { StepsPage } from "./steps";
 import { TimelinePage } from "./timeline";
-import { TrainingPage } from "./training";
 
 export interface CapturePageProps {
   report: Report;
@@ -30,32 +28,37 @@ interface CapturePage {
   Page: (props: CapturePageProps) => JSX.Element;
   /** It has something to show if the report has one of these views. */
   views?: readonly (keyof Views)[];
-  /** Or, without views, if this holds for the capture, the view of its run and its report. */
-  isShown?: (capture: Capture, run: RunViewLoad, report: Report | null) => boolean;
+  /** Or if this holds for the capture and its report, which is null before it is there. */
+  isShown?: (capture: Capture, report: Report | null) => boolean;
 }
 
 /** Event files may hold no scalars. That shows once they are read; those that are large wait for their page. */
-const hasTraining = ({ has_scalars: hasFiles, reads_scalars: areRead }: Capture, run: RunViewLoad): boolean =>
-  hasFiles && (run.state === "ready" ? run.value !== null : run.state === "failed" || !areRead);
+function hasTraining({ id, has_scalars: hasFiles, reads_scalars: areRead }: Capture): boolean {
+  const run = runViewOf(id);
+  return hasFiles && (run.state === "ready" ? run.value !== null : run.state === "failed" || !areRead);
+}
 
 const REPORT: CapturePage = { name: "report", label: "Report", Page: ReportPage };
 const CAPTURE_PAGES: readonly CapturePage[] = [
   REPORT,
-  { name: "training", label: "Training", Page: TrainingPage, isShown: hasTraining },
   {
     name: "timeline",
     label: "Timeline",
     Page: TimelinePage,
-    isShown: (_capture, _run, report) => report !== null && hasTimeline(report),
+    isShown: (_, report) => report !== null && hasTimeline(report),
   },
-  { name: "steps", label: "Steps", Page: StepsPage, views: ["steps"] },
-  { name: "input", label: "Input", Page: InputPage, views: ["input"] },
-  { name: "kernels", label: "Kernels", Page: KernelsPage, views: ["kernels"] },
-  { name: "operators", label: "Operators", Page: OperatorsPage, views: ["operators"] },
-  { name: "calls", label: "Calls", Page: CallsPage, views: ["calls"] },
+  { name: "device", label: "Device", Page: DevicePage, views: ["kernels"] },
+  { name: "host", label: "Host", Page: HostPage, views: ["operators", "calls"] },
   { name: "memory", label: "Memory", Page: MemoryPage, views: ["memory", "snapshot"] },
-  { name: "ranks", label: "Ranks", Page: RanksPage, views: ["ranks"] },
-  { name: "parallelism", label: "Parallelism", Page: ParallelismPage, views: ["parallelism"] },
+  { name: "ranks", label: "Ranks", Page: RanksPage, views: ["ranks", "parallelism"] },
+  {
+    name: "time",
+    label: "Over time",
+    Page: OverTimePage,
+    views: ["steps"],
+    isShown: (capture) => isRecordedAgain(capture) || hasTraining(capture),
+  },
+  { name: "input", label: "Input", Page: InputPage, views: ["input"] },
   { name: "serving", label: "Serving", Page: ServingPage, views: ["serving"] },
 ];
 
@@ -66,8 +69,14 @@ export const capturePage = (name: string): CapturePage =>
 /** The pages that have something to show. Before the report is there, only those without views. */
 export function shownPages(capture: Capture | undefined, report: Report | null): CapturePage[] {
   const available = new Set<string>(report?.available_views);
-  return CAPTURE_PAGES.filter(({ views, isShown }) => {
-    if (views) return views.some((view) => available.has(view));
-    return isShown === undefined || (capture !== undefined && isShown(capture, runViewOf(capture.id), report));
-  });
+  return CAPTURE_PAGES.filter(
+    ({ name, views, isShown }) =>
+      name === REPORT.name ||
+      views?.some((view) => available.has(view)) ||
+      (capture !== undefined && isShown?.(capture, report)),
+  );
 }
+
+/** Whether a page can be shown: scalars that are not read yet may have something to show. */
+export const canShow = (page: CapturePage, capture: Capture | undefined, report: Report): boolean =>
+  shownPages(capture, report).includes(page) || (page.Page === OverTimePage && capture?.has_scalars === true);

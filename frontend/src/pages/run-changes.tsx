@@ -7,9 +7,11 @@ import { formatBytes, formatChange, formatDuration, formatShare } from "../forma
 import type {
   ComparedRun, ComparedTarget, Comparison, FindingChange, OperationChange, OperationChanges, Scaling, LineChange, MemoryChanges,
 } from "../report";
+import { captureLink } from "../state/store";
 import { Below, nameInLink, slug } from "../state/linked";
 import { Fold } from "../widgets/fold";
 import { CheckIcon, WarningIcon } from "../widgets/icons";
+import { PageLink } from "../widgets/page-link";
 import { LongName } from "../widgets/name";
 import { Prose } from "../widgets/prose";
 import { type Column, SortableTable } from "../widgets/sortable-table";
@@ -334,7 +336,7 @@ const RUN_COLUMNS: Column<RunRow>[] = [
     value: ({ run }) => run.name,
     render: ({ run, target }) => (
       <>
-        {run.name} {target === null && <span class="badge">base</span>}
+        <PageLink to={captureLink(run.id)}>{run.name}</PageLink> {target === null && <span class="badge">base</span>}
       </>
     ),
   },

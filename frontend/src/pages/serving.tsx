@@ -7,7 +7,8 @@ import { drawServerSteps, stepColor } from "../charts/serving-chart";
 import { formatCount, formatDuration, formatPlural } from "../format";
 import type { Report, ServingKind, ServingPhase, ServingView } from "../report";
 import { describePeriod } from "../text";
-import { Fetched, Nothing } from "../widgets/fetched";
+import { Fetched } from "../widgets/fetched";
+import { Head } from "../widgets/head";
 import { LongName } from "../widgets/name";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 
@@ -19,18 +20,7 @@ interface Props {
 export function ServingPage({ report, captureId }: Props): JSX.Element {
   return (
     <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "serving", signal)}>
-      {(view) =>
-        view === null ? (
-          <Nothing title="No steps of an inference server">
-            <p>
-              The profile has no annotations of a server’s steps with work on a device. vLLM and SGLang write them in
-              the process that runs the model: profile that one, with a recent version.
-            </p>
-          </Nothing>
-        ) : (
-          <ServingOf view={view} report={report} />
-        )
-      }
+      {(view) => <>{view && <ServingOf view={view} report={report} />}</>}
     </Fetched>
   );
 }
@@ -53,14 +43,14 @@ function ServingOf({ view, report }: { view: ServingView; report: Report }): JSX
   const what = view.is_device_time ? "Device time by step" : "Time by step";
   return (
     <>
-      <header class="headline">
-        <h1>{describeServing(view)}</h1>
-        <p class="subline">
-          {report.workload.framework !== "unknown" && <span>{report.workload.framework}</span>}
-          <span>{formatPlural(steps, "annotated step")}</span>
-          {view.generated_per_s !== null && <span>decoding generates {formatCount(Math.round(view.generated_per_s))} tokens per second</span>}
-        </p>
-      </header>
+      <Head
+        title={describeServing(view)}
+        facts={[
+          report.workload.framework !== "unknown" && report.workload.framework,
+          formatPlural(steps, "annotated step"),
+          view.generated_per_s !== null && `decoding generates ${formatCount(Math.round(view.generated_per_s))} tokens per second`,
+        ]}
+      />
       <section aria-labelledby="kinds">
         <div class="section-head">
           <h2 id="kinds">Steps by kind</h2>

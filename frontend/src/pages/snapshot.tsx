@@ -6,14 +6,21 @@ import { PlotFigure } from "../charts/plot-figure";
 import { formatBytes, formatPlural, formatShare } from "../format";
 import type { LineHolder, SnapshotDevice, SnapshotFailure, SnapshotGrowth, SnapshotReserved, SnapshotView } from "../report";
 import { nameInLink, useFlag } from "../state/linked";
+import { Head } from "../widgets/head";
 import { LongName } from "../widgets/name";
 import { PlainTable } from "../widgets/plain-table";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 
 const EARLIER = "before the history, or an unknown line";
 
-/** One sentence: the peak, and its share of the capacity. */
+const lowerFirst = (text: string): string => text.charAt(0).toLowerCase() + text.slice(1);
+
+/** One sentence: that memory ran out, or the peak and its share of the capacity. */
 export function describeSnapshot(view: SnapshotView): string {
+  if (view.failure) {
+    const { requested_bytes: requested, is_in_pieces: isInPieces } = view.failure;
+    return `Out of memory: ${formatBytes(requested)} could not be allocated, ${isInPieces ? "as what was free is in pieces" : "as too little was free"}`;
+  }
   const peak = `Peak device memory: ${formatBytes(view.peak_allocated_bytes)}`;
   if (!view.capacity_bytes) return peak;
   return `${peak}, ${formatShare(view.peak_allocated_bytes / view.capacity_bytes)} of capacity`;
@@ -34,19 +41,19 @@ export function courseOf(view: SnapshotView): MemoryCourse {
 
 export function SnapshotOf({ view, isAlone }: { view: SnapshotView; isAlone: boolean }): JSX.Element {
   const draw = useCallback((width: number) => drawMemory(courseOf(view), width), [view]);
-  const Heading = isAlone ? "h1" : "h2";
   const hasSteps = view.growth !== null && !view.growth.is_inferred;
   return (
     <>
-      <header class="headline">
-        <Heading>{isAlone ? describeSnapshot(view) : `Memory snapshot: ${describeSnapshot(view).toLowerCase()}`}</Heading>
-        <p class="subline">
-          <span>{view.file}</span>
-          <span>{formatPlural(view.events, "event")}</span>
-          <span>{formatBytes(view.peak_reserved_bytes)} reserved by the allocator</span>
-          {view.capacity_bytes !== null && <span>{formatBytes(view.capacity_bytes)} device capacity</span>}
-        </p>
-      </header>
+      <Head
+        isPart={!isAlone}
+        title={isAlone ? describeSnapshot(view) : `Memory snapshot: ${lowerFirst(describeSnapshot(view))}`}
+        facts={[
+          view.file,
+          formatPlural(view.events, "event"),
+          `${formatBytes(view.peak_reserved_bytes)} reserved by the allocator`,
+          view.capacity_bytes !== null && `${formatBytes(view.capacity_bytes)} device capacity`,
+        ]}
+      />
       {view.failure !== null && <Failure failure={view.failure} />}
       <section class="card" aria-labelledby="snapshot-course">
         <div class="card-head">
@@ -55,7 +62,7 @@ export function SnapshotOf({ view, isAlone }: { view: SnapshotView; isAlone: boo
         </div>
         {view.at_ns.length > 1 ? (
           <>
-            <PlotFigure label={`${describeSnapshot(view)}.`} draw={draw} />
+            <PlotFigure label={`Peak device memory: ${formatBytes(view.peak_allocated_bytes)}.`} draw={draw} />
             <ul class="legend-row">
               <li>
                 <span class="swatch" style={{ background: "var(--accent)" }} aria-hidden="true" /> allocated
@@ -147,11 +154,10 @@ function Failure({ failure }: { failure: SnapshotFailure }): JSX.Element {
   return (
     <section aria-labelledby="snapshot-failure">
       <div class="section-head">
-        <h2 id="snapshot-failure">Out of memory</h2>
+        <h2 id="snapshot-failure">What failed</h2>
       </div>
       <p class="section-lead">
-        {formatBytes(failure.requested_bytes)} could not be allocated{failure.line && ` at ${failure.line}`}.{" "}
-        {failure.is_in_pieces ? "Enough was free, but in pieces." : "Too little was free."}
+        {formatBytes(failure.requested_bytes)} could not be allocated{failure.line && ` at ${failure.line}`}.
         {failure.count > 1 && ` It was the last of ${failure.count} failures.`}
       </p>
       <PlainTable columns={SIZE_COLUMNS} rows={rows} truncated={0} caption="When the allocation failed" />

@@ -1,5 +1,5 @@
 // The steps: where the time of each goes, which are unusually slow, and why.
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
 import { Timeline } from "../timeline/timeline";
 import { fetchView } from "../state/api";
@@ -15,29 +15,24 @@ import type { Report, SlowStep, StepsView } from "../report";
 import { causeName, describeSteps } from "../text";
 import { type Column, SortableTable } from "../widgets/sortable-table";
 import { CloseButton } from "../widgets/close-button";
-import { Fetched, Nothing } from "../widgets/fetched";
-import { Prose } from "../widgets/prose";
+import { Fetched } from "../widgets/fetched";
+import { Head } from "../widgets/head";
 
 interface Props {
   report: Report;
   captureId: string;
 }
 
-export function StepsPage({ report, captureId }: Props): JSX.Element {
-  if (report.steps.used === 0) {
-    const note = report.notes.find(({ id }) => id === "no-steps");
-    return (
-      <Nothing title="This profile has no steps">
-        <p>
-          {note ? <Prose text={note.remedy} /> : "It has no step markers and no work that repeats."} The whole
-          recording is analyzed as one.
-        </p>
-      </Nothing>
-    );
-  }
+/** The steps of this recording, and below them the children. */
+export function Steps({ report, captureId, children }: Props & { children: ComponentChildren }): JSX.Element {
   return (
     <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "steps", signal)}>
-      {(view) => <StepsOf view={view} report={report} captureId={captureId} />}
+      {(view) => (
+        <>
+          <StepsOf view={view} report={report} captureId={captureId} />
+          {children}
+        </>
+      )}
     </Fetched>
   );
 }
@@ -88,14 +83,13 @@ function StepsOf({ view, report, captureId }: Props & { view: StepsView }): JSX.
   ] as const;
   return (
     <>
-      <header class="headline">
-        <h1>{describeTimes(view)}</h1>
-        <p class="subline">
-          <span>{describeSteps(report)}</span>
-          {view.index.length > 1 &&
-            times.map(([name, ns]) => (ns === null ? null : <span key={name}>{name} {formatDuration(ns)}</span>))}
-        </p>
-      </header>
+      <Head
+        title={describeTimes(view)}
+        facts={[
+          describeSteps(report),
+          ...(view.index.length > 1 ? times : []).map(([name, ns]) => ns !== null && `${name} ${formatDuration(ns)}`),
+        ]}
+      />
       <section class="card" aria-labelledby="steps">
         <div class="card-head">
           <h2 id="steps">{view.index.length > 1 ? "Time per step by cause" : "Time of the step by cause"}</h2>

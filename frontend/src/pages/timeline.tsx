@@ -6,6 +6,7 @@ import { formatDuration, formatPlural } from "../format";
 import { causeColor } from "../charts/colors";
 import { openIndices } from "../state/open-findings";
 import { useLinked } from "../state/linked";
+import { Head } from "../widgets/head";
 import { Timeline } from "../timeline/timeline";
 
 /** Room for what is around the picture. */
@@ -20,12 +21,10 @@ export function TimelinePage({ report, captureId }: { report: Report; captureId:
   const parts = report.overview.breakdown.filter(({ total_ns: ns }) => ns > 0);
   return (
     <>
-      <header class="headline">
-        <h1>{formatDuration(worker?.duration_ns)} on {formatPlural(report.workers.length, "rank")}</h1>
-        <p class="subline">
-          <span>Drag to move, Ctrl and wheel to zoom, or the keys W, A, S and D</span>
-        </p>
-      </header>
+      <Head
+        title={`${formatDuration(worker?.duration_ns)} on ${formatPlural(report.workers.length, "rank")}`}
+        facts={["Drag to move, Ctrl and wheel to zoom, or the keys W, A, S and D"]}
+      />
       <section class="card" aria-label="Timeline">
         {report.findings.length > 0 && (
           <label class="timeline-about">

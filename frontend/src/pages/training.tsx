@@ -4,83 +4,58 @@ import { useCallback, useEffect } from "preact/hooks";
 import { PlotFigure } from "../charts/plot-figure";
 import { REASONS, describeTimes, drawCurve, drawTimes } from "../charts/training-charts";
 import { formatCount, formatElapsed, formatShare } from "../format";
-import type { Curve, DelayInfo, Report, TrainingView } from "../report";
+import type { Curve, DelayInfo, TrainingView } from "../report";
 import { linkPrice, runOptions, setPrice, setTotalSteps, toPrice, toSteps } from "../state/run-options";
-import { captureLink, selectedCapture } from "../state/store";
+import { loadRunView, runViewOf } from "../state/run-view";
+import { captureLink } from "../state/store";
 import { sessionName } from "../text";
 import { Failure } from "../widgets/failure";
-import { Nothing } from "../widgets/fetched";
-import { Loading } from "../widgets/loading";
+import { Head } from "../widgets/head";
 import { PageLink } from "../widgets/page-link";
 import { Prose } from "../widgets/prose";
 import { type Column, SortableTable } from "../widgets/sortable-table";
-import { RunView } from "./run-view";
 
 interface Props {
-  report: Report;
   captureId: string;
+  isPart: boolean;
 }
 
-export function TrainingPage({ captureId }: Props): JSX.Element {
-  if (!selectedCapture.value?.has_scalars) {
-    return (
-      <Nothing title="The run of this profile logged no scalars">
-        <p>
-          Log a scalar every few steps with TensorBoard’s <code>SummaryWriter</code>, into the directory of the
-          profile or one above. This page then shows the whole run. A run beside a directory named <code>profiler</code>
-          or <code>traces</code> counts, too.
-        </p>
-      </Nothing>
-    );
+export function Training({ captureId, isPart }: Props): JSX.Element {
+  const options = runOptions.value;
+  useEffect(() => loadRunView(captureId), [captureId, options]);
+  const load = runViewOf(captureId);
+  if (load.state === "failed") return <Failure error={load.error} onRetry={() => loadRunView(captureId, true)} />;
+  if (load.state === "ready") {
+    return load.value ? <Run view={load.value} captureId={captureId} isPart={isPart} /> : <NoScalars isPart={isPart} />;
   }
+  const share = load.state === "running" ? load.progress.progress : null;
   return (
-    <RunView captureId={captureId}>
-      {(load, retry) => {
-        if (load.state === "failed") return <Failure error={load.error} onRetry={retry} />;
-        if (load.state === "loading") return <Loading />;
-        if (load.state === "running") return <Reading share={load.progress.progress} />;
-        if (load.value === null) {
-          return (
-            <Nothing title="No scalars show how this run went on">
-              <p>
-                The event files beside this profile hold no scalar of two different steps, or none from the time of its
-                recording. Log a scalar every few steps into the directory of the profile.
-              </p>
-            </Nothing>
-          );
-        }
-        return <Run view={load.value} captureId={captureId} />;
-      }}
-    </RunView>
+    <p class="waiting muted" role="status">
+      Reading the scalars of the run{share !== null && `: ${Math.round(share * 100)} %`}
+    </p>
   );
 }
 
-function Reading({ share }: { share: number | null }): JSX.Element {
+function NoScalars({ isPart }: { isPart: boolean }): JSX.Element {
   return (
-    <section class="card waiting" aria-labelledby="waiting">
-      <h1 id="waiting">Reading the scalars of the run</h1>
-      <p class="muted" role="status">
-        {share === null ? "Starting" : `${Math.round(share * 100)} %`}
-      </p>
-    </section>
+    <Head title="No scalars show how this run went on" isPart={isPart}>
+      <p class="muted">Log a scalar every few steps into the directory of the profile.</p>
+    </Head>
   );
 }
 
-function Run({ view, captureId }: { view: TrainingView; captureId: string }): JSX.Element {
+function Run({ view, captureId, isPart }: Props & { view: TrainingView }): JSX.Element {
   const draw = useCallback((width: number) => drawTimes(view, width), [view]);
   const reasons = Object.keys(REASONS).filter((reason) => view.times.reason.includes(reason));
   return (
     <>
-      <header class="headline">
-        <h1>
-          <Prose text={view.headline} />
-        </h1>
+      <Head title={<Prose text={view.headline} />} isPart={isPart}>
         {view.facts.map((fact) => (
           <p key={fact} class="fact">
             <Prose text={fact} />
           </p>
         ))}
-      </header>
+      </Head>
       <section class="card" aria-labelledby="times">
         <div class="card-head">
           <h2 id="times">Time per {view.unit}</h2>

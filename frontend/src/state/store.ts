@@ -5,6 +5,7 @@ import { ApiError, type Capture, type CaptureList, toApiError } from "./answers"
 import { cancelAnalysis, fetchCaptures, fetchReport, fetchRow } from "./api";
 import { readLink, writeLink } from "./host";
 import { type LinkValues, forgottenBelow, link, writePlace, writeState } from "./link";
+import { movedTo } from "./moved";
 import { type Load, attempts } from "./polling";
 
 export const captures = signal<Load<CaptureList>>({ state: "loading" });
@@ -14,7 +15,7 @@ const openIds = computed(() => link.value.finding ?? "");
 export const openFindings = computed<ReadonlySet<string>>(() => new Set(openIds.value.split(",").filter(Boolean)));
 
 /** The pages about the whole log folder. All others are about a capture: see pages/registry.tsx. */
-const FOLDER_PAGES: readonly string[] = ["runs", "compare", "history", "rules", "files"];
+const FOLDER_PAGES: readonly string[] = ["runs", "compare", "about"];
 /** The name of the page in the URL. */
 export const page = signal("report");
 
@@ -75,8 +76,9 @@ function keepSelection({ captures: available, scan }: CaptureList): void {
 
 /** Follows the URL, whatever changed in it. */
 export function openLink(): void {
-  const values: LinkValues = readLink();
-  link.value = values;
+  const old = movedTo(readLink());
+  if (old !== null) writeLink(old, false);
+  const values: LinkValues = (link.value = readLink());
   const named = values.view || "report";
   const list = captures.value.state === "ready" ? captures.value.value : null;
   const isScanning = list?.scan.is_scanning ?? true;
@@ -192,7 +194,7 @@ export const pageLink = (name: string): LinkValues => ({
   ...(name === "runs" ? { capture: "" } : {}),
 });
 
-export const ruleLink = (id: string): LinkValues => ({ ...pageLink("rules"), rule: id });
+export const ruleLink = (id: string): LinkValues => ({ ...pageLink("about"), rule: id });
 
 /** A capture's report. */
 export const captureLink = (id: string): LinkValues => ({ ...pageLink("report"), capture: id });

@@ -33,13 +33,3 @@ export function Fetched<T>({ of, fetch, children }: Props<T>): JSX.Element {
   }
   return <Loading />;
 }
-
-/** A page without data for this profile, and why. */
-export function Nothing({ title, children }: { title: string; children: ComponentChildren }): JSX.Element {
-  return (
-    <section class="card nothing">
-      <h1>{title}</h1>
-      {children}
-    </section>
-  );
-}

@@ -1,9 +1,9 @@
 // A choice of one of a few, as a row of buttons.
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 
 interface Props<Name extends string> {
   label: string;
-  options: [name: Name, label: string][];
+  options: [name: Name, label: ComponentChildren][];
   chosen: Name;
   choose(name: Name): void;
 }

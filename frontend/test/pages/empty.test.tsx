@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { renderToString } from "preact-render-to-string";
 import { EmptyPage } from "../../src/pages/empty";
-import { UnreadFiles } from "../../src/pages/unread-files";
+import { UnreadFiles } from "../../src/pages/about/unread-files";
 import { textOf } from "../samples";
 
 test("a logdir without profiles shows rejected files and what was not scanned", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { OperatorRow, OperatorTable, OperatorsView } from "../../src/report";
-import { describeOperators, groupings } from "../../src/pages/operators";
+import type { OperatorRow, OperatorTable, OperatorsView, Report } from "../../src/report";
+import { groupings, operatorFacts } from "../../src/pages/host/operators";
 
 const row = (operator: string, calls: number, self_ns: number, share: number): OperatorRow => ({
   operator, module: null, line: null, calls, self_ns, share, waiting_ns: 0, device_ns: null, longest_start_ns: 0, longest_ns: 1,
@@ -17,12 +17,12 @@ const VIEW: OperatorsView = {
   by_call_site: table(row("aten::norm", 300, 3e6, 0.75)),
 };
 
-test("the headline names the operator with the most own time", () => {
-  // Two steps: 3 ms and 300 calls are 1.5 ms and 150 calls per step.
-  assert.equal(
-    describeOperators(VIEW, 2),
-    "aten::norm takes 75.0 % of the operators’ own time: 1.50 ms in 150 calls per step",
-  );
+test("the facts are those of a step", () => {
+  // Two steps: 302 calls and 4 ms are 151 calls and 2 ms per step.
+  assert.deepEqual(operatorFacts(VIEW, { overview: { steps: 2 }, steps: { used: 2 } } as Report), [
+    "151 operators per step, 2.00 ms of their own on all threads",
+    "no modules recorded",
+  ]);
 });
 
 test("tables that the profile does not allow are left out", () => {

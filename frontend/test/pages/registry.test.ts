@@ -14,21 +14,27 @@ const namesWith = (available_views: string[], capture: Partial<Capture> = {}): s
 
 test("pages follow the views of the report", () => {
   assert.deepEqual(namesWith([]), ["report"]);
-  assert.deepEqual(namesWith(["serving", "steps"]), ["report", "steps", "serving"]);
-  assert.deepEqual(namesWith(["snapshot", "ranks"]), ["report", "memory", "ranks"]);
+  assert.deepEqual(namesWith(["serving", "steps"]), ["report", "time", "serving"]);
+  assert.deepEqual(namesWith(["snapshot", "parallelism"]), ["report", "memory", "ranks"]);
+  assert.deepEqual(namesWith(["calls", "kernels"]), ["report", "device", "host"]);
   assert.deepEqual(namesWith(["unheard-of"]), ["report"]);
 });
 
+test("a run that was recorded again has a history", () => {
+  assert.deepEqual(namesWith([], { recordings: 2 }), ["report", "time"]);
+  assert.deepEqual(namesWith([], { recordings: 1 }), ["report"]);
+});
+
 test("large event files show a page that reads them, and others first show that they hold scalars", () => {
-  assert.deepEqual(namesWith([], { has_scalars: true, reads_scalars: false }), ["report", "training"]);
+  assert.deepEqual(namesWith([], { has_scalars: true, reads_scalars: false }), ["report", "time"]);
   assert.deepEqual(namesWith([], { has_scalars: true, reads_scalars: true }), ["report"]);
   assert.deepEqual(namesWith([], { has_scalars: false, reads_scalars: false }), ["report"]);
 });
 
 const ANSWERS: [string, Response, string[]][] = [
-  ["a view", Response.json({ run: "gpu" }), ["report", "training"]],
+  ["a view", Response.json({ run: "gpu" }), ["report", "time"]],
   ["no view", Response.json(null), ["report"]],
-  ["a failure", Response.json({ error: { message: "unreadable" } }, { status: 422 }), ["report", "training"]],
+  ["a failure", Response.json({ error: { message: "unreadable" } }, { status: 422 }), ["report", "time"]],
 ];
 for (const [name, answer, pages] of ANSWERS) {
   test(`the page of the whole run follows ${name}`, async (context) => {
@@ -42,7 +48,7 @@ for (const [name, answer, pages] of ANSWERS) {
 
 test("without a report, pages with views wait for it", () => {
   const shown = shownPages({ has_scalars: true } as Capture, null);
-  assert.deepEqual(shown.map(({ name }) => name), ["report", "training"]);
+  assert.deepEqual(shown.map(({ name }) => name), ["report", "time"]);
 });
 
 test("recorded events have a timeline", () => {
@@ -50,6 +56,6 @@ test("recorded events have a timeline", () => {
 });
 
 test("an unknown name in a link leads to the report", () => {
-  assert.equal(capturePage("steps").name, "steps");
+  assert.equal(capturePage("device").name, "device");
   assert.equal(capturePage("nonsense").name, "report");
 });

@@ -45,16 +45,21 @@ class View(msgspec.Struct, frozen=True):
     """Whether a report has something to show in it. If not, the tab has no link to its page."""
 
 
-def _has_steps(signals: Signals) -> bool:
-    return len(signals.steps) > 0
+NOTABLE_INPUT_SHARE = 0.01
+"""A step that waits less for its input gains nothing from a faster one."""
+
+
+def _has_several_steps(signals: Signals) -> bool:
+    return len(signals.steps) > 1
 
 
 def _shows_a_pipeline(signals: Signals) -> bool:
-    """Whether the step waits for input, or the profile shows what is done for it."""
+    """Whether the step waits for input; if that is not recorded, what is done for it."""
+    if shows_input(signals):
+        return (signals.attribution.share(Cause.INPUT) or 0.0) >= NOTABLE_INPUT_SHARE
     totals = signals.trace.totals
     return (
-        (shows_input(signals) and signals.attribution.total_ns(Cause.INPUT) > 0)
-        or (totals is not None and bool(totals.input_stages))
+        (totals is not None and bool(totals.input_stages))
         or len(tfdata(signals)) > 0
         or worker_batches(signals) is not None
     )
@@ -100,7 +105,7 @@ def _is_server(signals: Signals) -> bool:
 
 VIEWS: Mapping[str, View] = MappingProxyType(
     {
-        "steps": View(make_steps_view, _has_steps),
+        "steps": View(make_steps_view, _has_several_steps),
         "input": View(make_input_view, _shows_a_pipeline),
         "kernels": View(make_kernels_view, _has_kernels),
         "operators": View(make_operators_view, _has_operators),

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.operators import CallNodes
 from tb_perfadvisor.signals.device.device_work import kernel_tree
 from tb_perfadvisor.signals.host.call_tree import call_trees
+from tb_perfadvisor.soundness.waits import waiting_calls
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.event_names import named
 
 MAX_NODES = 2_000
 """Per tree, the largest. They hold nearly all of the time of any program."""
 MAX_THREADS = 4
+_WAITS = re.compile(
+    r"^<built-in (?:function|method) (?:sleep|acquire|poll|select)\b|^\$time sleep$"
+    r"|\b(?:threading|connection|selectors|asyncio/\w+)\.py\(\d+\): (?:wait|_recv|select|sleep)$"
+    r"|\(wait for completion\)$"
+)
+"""Functions of Python and XLA in which a thread waits for another thread or process."""
 
 
 class CallTree(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +38,8 @@ class CallTree(msgspec.Struct, frozen=True, kw_only=True):
     """The node of the caller; -1 at the top."""
     name: list[int]
     kind: list[str]
-    """Of the calls, such as `python`, `operator` or `kernel`; `module` above kernels."""
+    """Of the calls, such as `python`, `operator` or `kernel`; `module` above kernels, and `wait` for
+    calls in which the thread waits, and what is inside them."""
     count: list[int]
     total_ns: list[int]
     self_ns: list[int]
@@ -59,6 +70,7 @@ class CallsView(msgspec.Struct, frozen=True, kw_only=True):
 def make_calls_view(signals: Signals) -> CallsView | None:
     """The calls of the busiest threads, and the kernels; None without either."""
     threads, kernels = call_trees(signals), kernel_tree(signals)
+    waits = _waits(signals)
     if not threads and kernels is None:
         return None
     trace = signals.trace
@@ -71,18 +83,35 @@ def make_calls_view(signals: Signals) -> CallsView | None:
                 trace.text(int(tracks.label[thread.track])) or f"thread {thread.track}",
                 trace.strings,
                 thread.nodes,
+                waits,
             )
             for thread in threads[:MAX_THREADS]
         ],
         threads_truncated=max(len(threads) - MAX_THREADS, 0),
         kernels=None
         if kernels is None
-        else _tree(signals, f"device {signals.device.index}", kernels.names, kernels.nodes),
+        else _tree(signals, f"device {signals.device.index}", kernels.names, kernels.nodes, waits),
         shows_modules=kernels is not None and kernels.shows_modules,
     )
 
 
-def _tree(signals: Signals, label: str, names: Sequence[str], nodes: CallNodes) -> CallTree:
+def _waits(signals: Signals) -> NDArray[np.bool_]:
+    """Which events are calls that wait; shape (events,)."""
+    trace = signals.trace
+    waits = np.zeros(len(trace.events), dtype=bool)
+    waits[waiting_calls(trace)] = True
+    rows = trace.rows(EventKind.PYTHON, EventKind.ANNOTATION)
+    waits[rows[named(trace, rows, _WAITS)]] = True
+    return waits
+
+
+def _tree(
+    signals: Signals,
+    label: str,
+    names: Sequence[str],
+    nodes: CallNodes,
+    waits: NDArray[np.bool_],
+) -> CallTree:
     # A caller has at least the time of what it calls and comes first, so it is kept with it.
     kept = np.sort(np.argsort(-nodes.total_ns, kind="stable")[:MAX_NODES])
     place = np.full(len(nodes) + 1, -1, dtype=np.int64)
@@ -90,9 +119,18 @@ def _tree(signals: Signals, label: str, names: Sequence[str], nodes: CallNodes) 
     used, name = np.unique(nodes.name[kept], return_inverse=True)
     events, example = signals.trace.events, nodes.example[kept]
     has_inner = np.isin(np.arange(len(nodes)), nodes.parent)[kept]
+    is_wait = waits[example]
+    for at, parent in enumerate(place[nodes.parent[kept]].tolist()):
+        is_wait[at] |= parent >= 0 and is_wait[parent]
     kinds = [
-        "module" if inner and kind >= EventKind.KERNEL else EventKind(kind).name.lower()
-        for inner, kind in zip(has_inner.tolist(), events.kind[example].tolist(), strict=True)
+        "wait"
+        if wait
+        else "module"
+        if inner and kind >= EventKind.KERNEL
+        else EventKind(kind).name.lower()
+        for wait, inner, kind in zip(
+            is_wait.tolist(), has_inner.tolist(), events.kind[example].tolist(), strict=True
+        )
     ]
     return CallTree(
         label=label,

@@ -53,6 +53,32 @@ def test_a_step_that_waits_for_input() -> None:
     assert names(run_of(draw(WAITING))) == ["steps", "input", "kernels", "operators", "calls"]
 
 
+def waiting_for(input_cells: int) -> Run:
+    """Two steps of 200 ms, which begin with a wait for input."""
+    work = 200 - input_cells
+    return run_of(
+        draw(
+            f"""
+            cell 1ms
+            step   |{"." * 200}|{"." * 200}|
+            main   |{("D" * input_cells).ljust(200, "o")}|{("D" * input_cells).ljust(200, "o")}|
+            gpu 7  |{"." * input_cells}{"K" * work}|{"." * input_cells}{"K" * work}|
+            """
+        )
+    )
+
+
+def test_a_wait_below_a_hundredth_of_the_step_has_no_page() -> None:
+    assert "input" not in names(waiting_for(1))  # 0.5 %
+    assert "input" in names(waiting_for(3))  # 1.5 %
+
+
+def test_a_single_step_does_not_change_over_time() -> None:
+    assert "steps" not in names(
+        run_of(draw("cell 1ms\nstep   |......|\nmain   |oo....|\ngpu 7  |.KKKKK|"))
+    )
+
+
 def test_a_recording_without_steps_or_a_device() -> None:
     assert names(run_of(draw("cell 1ms\nmain   |ooo.o.oo..|"))) == ["operators", "calls"]
 

@@ -174,3 +174,22 @@ def test_what_has_no_events_has_no_calls() -> None:
     signals = Signals(run_of(Assembler().finish(Source(path="x", format="test"))))
     assert make_calls_view(signals) is None
     assert "calls" not in available_views(signals)
+
+
+def test_calls_that_wait_are_no_work() -> None:
+    """A synchronization, what is inside it, and a thread that sleeps; the operator works."""
+    builder = TraceBuilder()
+    builder.step(0, 0, us(100))
+    builder.operator("aten::mm", 0, us(20), key="mm")
+    builder.kernel("gemm", us(20), us(90), launched_by="mm")
+    builder.host(EventKind.SYNCHRONIZE, "cudaStreamSynchronize", us(20), us(70))
+    builder.host(EventKind.PYTHON, "poll.py(3): ask", us(30), us(40))
+    builder.host(EventKind.PYTHON, "<built-in function sleep>", us(70), us(90))
+    builder.host(EventKind.PYTHON, "model.py(7): sleepless", us(90), us(100))
+    view = make_calls_view(Signals(run_of(builder.build())))
+    assert view is not None
+    (thread,) = view.threads
+    kinds = {thread.names[name]: kind for name, kind in zip(thread.name, thread.kind, strict=True)}
+    waits = {name for name, kind in kinds.items() if kind == "wait"}
+    assert waits == {"cudaStreamSynchronize", "poll.py(3): ask", "<built-in function sleep>"}
+    assert kinds["model.py(7): sleepless"] == "python"

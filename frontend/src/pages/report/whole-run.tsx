@@ -25,7 +25,7 @@ export function WholeRun({ report, captureId }: Props): JSX.Element | null {
 function Sentences({ sentences, isLinked = false }: { sentences: string[]; isLinked?: boolean }): JSX.Element {
   return (
     <p class="whole-run">
-      <Prose text={sentences.join(" ")} /> {isLinked && <PageLink to={pageLink("training")}>The whole run</PageLink>}
+      <Prose text={sentences.join(" ")} /> {isLinked && <PageLink to={pageLink("time")}>The whole run</PageLink>}
     </p>
   );
 }

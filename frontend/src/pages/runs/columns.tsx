@@ -78,7 +78,7 @@ export function columnsOf(
       label: "Recorded",
       unit: null,
       value: ({ recorded }) => sessionName(recorded) || null,
-      render: ({ recorded }) => <span class="when">{toMinutes(sessionName(recorded)) || "–"}</span>,
+      render: ({ recorded }) => <When time={toMinutes(sessionName(recorded))} />,
     },
   ];
   // Without a baseline, and with each run recorded once, nothing is compared.
@@ -120,6 +120,16 @@ function RunName({ capture, isRepeated, isPinned }: { capture: Capture; isRepeat
         </button>
       )}
     </span>
+  );
+}
+
+/** A day and a time, which need not stand on one line. */
+function When({ time }: { time: string }): JSX.Element {
+  const [day = "", ...rest] = time.split(" ");
+  return (
+    <>
+      <span class="when">{day || "–"}</span> <span class="when muted">{rest.join(" ")}</span>
+    </>
   );
 }
 

@@ -6,10 +6,11 @@ import type { Capture, CaptureList } from "../../state/answers";
 import { formatCount, formatDuration, formatPlural } from "../../format";
 import { useFlags, useLinked } from "../../state/linked";
 import { loadMarks, marks, pin, pinned } from "../../state/marks";
-import { captureLink } from "../../state/store";
+import { captureLink, pageLink } from "../../state/store";
 import { nameOf, repeatedRuns } from "../capture-name";
 import { CopyButton } from "../../widgets/code";
 import { toCsv } from "../../widgets/csv";
+import { Head } from "../../widgets/head";
 import { Name } from "../../widgets/name";
 import { PageLink } from "../../widgets/page-link";
 import { sortRows } from "../../widgets/sortable-table";
@@ -34,21 +35,22 @@ export function RunsPage({ list }: { list: CaptureList }): JSX.Element {
   }, [baseline?.id, analyzed]);
   return (
     <>
-      <header class="headline">
-        <h1>{formatPlural(runs, "run")}</h1>
-        <p class="subline">
-          <span>
-            <code>{scan.root}</code>
-          </span>
-          {captures.length > runs && <span>{formatPlural(captures.length, "capture")}</span>}
-          {scan.is_scanning && <span role="status">still scanning</span>}
-        </p>
-      </header>
+      <Head
+        title={formatPlural(runs, "run")}
+        facts={[
+          <code>{scan.root}</code>,
+          captures.length > runs && formatPlural(captures.length, "capture"),
+          scan.is_scanning && <span role="status">still scanning</span>,
+        ]}
+      />
       <section aria-label="Runs" class="runs">
         <Analyses captures={captures} />
         {baseline && <Baseline capture={baseline} captures={captures} />}
         <Table captures={captures} baseline={baseline} />
       </section>
+      <p class="muted">
+        <PageLink to={pageLink("about")}>About</PageLink>: which files were read, and what is checked.
+      </p>
     </>
   );
 }

@@ -5,12 +5,15 @@ import { type CellValue, formatDuration, formatPlural } from "../../format";
 import { noteOnScreen } from "../../state/analyses";
 import type { Capture, Mark } from "../../state/answers";
 import { sessionName } from "../../text";
+import { captureLink } from "../../state/store";
 import { Cell } from "../../widgets/cell";
 import { ChevronIcon } from "../../widgets/icons";
 import { LongName, Name } from "../../widgets/name";
+import { PageLink } from "../../widgets/page-link";
 import { ScrollBox } from "../../widgets/scroll-box";
 import type { Column } from "../../widgets/sortable-table";
 import { useWindow } from "../../widgets/window-rows";
+import { isRecordedAgain } from "../capture-name";
 import { type Group, stepTimes } from "./groups";
 import { SparkLine } from "./spark-line";
 
@@ -133,6 +136,9 @@ function GroupRow({ line: { group, isOpen, toggle }, columns, number, marks }: G
           {newest !== null && <span>newest {formatDuration(newest)}</span>}
           {best !== null && times.length > 1 && <span class="muted">best {formatDuration(best)}</span>}
           {slower > 0 && <span class="badge mark verdict-slower">{formatPlural(slower, "slower capture")}</span>}
+          {latest && isRecordedAgain(latest) && (
+            <PageLink to={{ ...captureLink(latest.id), view: "time" }}>Over time</PageLink>
+          )}
           {latest && latest.recorded && <span class="muted when group-when">{sessionName(latest.recorded).slice(0, 16)}</span>}
         </div>
       </th>

@@ -1,19 +1,21 @@
 // All rules, beginning with those that found something in the selected capture, and each rule's page.
-import type { JSX } from "preact";
-import { PreviewBadge } from "../findings/preview-badge";
-import { formatCount, formatPlural } from "../format";
-import type { Outcome, Report } from "../report";
-import type { RuleInfo, RulePage as Page } from "../state/answers";
-import { fetchRule, fetchRules } from "../state/api";
-import { useLinked } from "../state/linked";
-import { openRule, pageLink, report, ruleLink, selectedId } from "../state/store";
-import { asSentence, asWords, describeSaving } from "../text";
-import { Fetched } from "../widgets/fetched";
-import { CheckIcon, LeftIcon, MinusIcon, WarningIcon } from "../widgets/icons";
-import { Loading } from "../widgets/loading";
-import { PageLink } from "../widgets/page-link";
-import { Markdown, Prose } from "../widgets/prose";
-import { type Column, SortableTable } from "../widgets/sortable-table";
+import type { ComponentChildren, JSX } from "preact";
+import { PreviewBadge } from "../../findings/preview-badge";
+import { formatCount, formatPlural } from "../../format";
+import type { Outcome, Report } from "../../report";
+import type { RuleInfo, RulePage as Page } from "../../state/answers";
+import { fetchRule } from "../../state/api";
+import { useLinked } from "../../state/linked";
+import { pageLink, report, ruleLink, selectedId } from "../../state/store";
+import { asSentence, asWords, describeSaving } from "../../text";
+import { Fetched } from "../../widgets/fetched";
+import { Head } from "../../widgets/head";
+import { CheckIcon, LeftIcon, MinusIcon, WarningIcon } from "../../widgets/icons";
+import { Loading } from "../../widgets/loading";
+import { PageLink } from "../../widgets/page-link";
+import { Markdown, Prose } from "../../widgets/prose";
+import { Segments } from "../../widgets/segments";
+import { type Column, SortableTable } from "../../widgets/sortable-table";
 
 type Status = Outcome["status"];
 
@@ -24,24 +26,6 @@ const STATUS: Record<Status, [word: string, icon: (() => JSX.Element) | null]> =
   not_applicable: ["Not applicable", MinusIcon],
 };
 const ORDER = Object.keys(STATUS) as Status[];
-
-export function RulesPage(): JSX.Element {
-  const id = openRule.value;
-  // The report adds the outcomes: wait for it, unless it has yet to be made, so that nothing moves.
-  if (selectedId.value !== null && report.value.state === "loading") return <Loading />;
-  if (id !== null) {
-    return (
-      <Fetched key={id} of={id} fetch={() => fetchRule(id)}>
-        {(page) => <RulePage page={page} />}
-      </Fetched>
-    );
-  }
-  return (
-    <Fetched key="" of="rules" fetch={fetchRules}>
-      {(rules) => <Catalog rules={rules} />}
-    </Fetched>
-  );
-}
 
 /** The report on screen; null if there is none. */
 function currentReport(): Report | null {
@@ -119,35 +103,37 @@ const SAVES: Column<Row> = { key: "saves", label: "Saves", unit: "share", value:
 
 const categoryName = (category: string): string => (category === "xla" ? "XLA" : asWords(category));
 
-function Catalog({ rules }: { rules: RuleInfo[] }): JSX.Element {
+export function Rules({ rules }: { rules: RuleInfo[] }): JSX.Element {
   const [chosen, choose] = useLinked("outcome");
   const status = ORDER.find((name) => name === chosen) ?? null;
-  const setStatus = (next: Status | null): void => choose(next ?? "");
   const current = currentReport();
   const rows = readRows(rules, current);
   const shown = status === null ? rows : rows.filter((row) => row.status === status);
   const count = (outcome: Status): number => rows.filter((row) => row.status === outcome).length;
   return (
-    <>
-      <header class="headline">
-        <h1>{formatPlural(rules.length, "rule")}</h1>
-        <p class="subline">
-          <span>{current ? "What each rule looks for, and its outcome in this capture" : "What each rule looks for"}</span>
-          <span>preview: has not yet fired on a profile of a real program</span>
-        </p>
-      </header>
-      <section class="rules" aria-label="Rules">
+    <section class="rules" aria-labelledby="rules">
+      <div class="section-head">
+        <h2 id="rules">What is checked: {formatPlural(rules.length, "rule")}</h2>
+        <span class="muted">
+          {current && `with the outcome in ${current.run || "this capture"}; `}preview: has not yet fired on a profile of a real
+          program
+        </span>
+      </div>
         {current && (
-          <div class="segments" role="group" aria-label="Filter by outcome">
-            <button type="button" aria-pressed={status === null} onClick={() => setStatus(null)}>
-              All
-            </button>
-            {ORDER.filter((outcome) => count(outcome) > 0).map((outcome) => (
-              <button key={outcome} type="button" aria-pressed={status === outcome} onClick={() => setStatus(outcome)}>
-                {STATUS[outcome][0]} <span class="count">{formatCount(count(outcome))}</span>
-              </button>
-            ))}
-          </div>
+          <Segments
+            label="Filter by outcome"
+            options={[
+              ["", "All"],
+              ...ORDER.filter((outcome) => count(outcome) > 0).map((outcome): [string, ComponentChildren] => [
+                outcome,
+                <>
+                  {STATUS[outcome][0]} <span class="count">{formatCount(count(outcome))}</span>
+                </>,
+              ]),
+            ]}
+            chosen={status ?? ""}
+            choose={choose}
+          />
         )}
         <SortableTable
           caption="Rules"
@@ -155,8 +141,7 @@ function Catalog({ rules }: { rules: RuleInfo[] }): JSX.Element {
           rows={shown}
           filterLabel="Find a rule"
         />
-      </section>
-    </>
+    </section>
   );
 }
 
@@ -177,23 +162,26 @@ function OutcomeMark({ status }: { status: Status }): JSX.Element {
   );
 }
 
+export function RulePage({ id }: { id: string }): JSX.Element {
+  // The report adds the outcome: wait for it, unless it has yet to be made, so that nothing moves.
+  if (selectedId.value !== null && report.value.state === "loading") return <Loading />;
+  return (
+    <Fetched of={id} fetch={() => fetchRule(id)}>
+      {(page) => <RuleOf page={page} />}
+    </Fetched>
+  );
+}
+
 /** What a rule looks for and why, and its outcome in the selected capture. */
-function RulePage({ page: { id, title, page } }: { page: Page }): JSX.Element {
+function RuleOf({ page: { id, title, page } }: { page: Page }): JSX.Element {
   const current = currentReport();
   const outcome = current?.outcomes.find(({ rule_id: other }) => other === id);
   return (
     <article class="rule-page">
-      <PageLink class="back-link" to={pageLink("rules")}>
+      <PageLink class="back-link" to={pageLink("about")}>
         <LeftIcon /> All rules
       </PageLink>
-      <header class="headline">
-        <h1>
-          <Prose text={title} />
-        </h1>
-        <p class="subline">
-          <code>{id}</code>
-        </p>
-      </header>
+      <Head title={<Prose text={title} />} facts={[<code>{id}</code>]} />
       {current && outcome && <InCapture outcome={outcome} report={current} />}
       <Markdown text={withoutTitle(page)} />
     </article>

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { layOutFlames } from "../../src/pages/calls/flame-graph";
-import { headline } from "../../src/pages/calls/page";
-import { countCalls } from "../../src/pages/calls/tree-grid";
-import { type CallNode, findCalls, growTree, heaviestPath, invertTree, nodeOf, pathTo } from "../../src/pages/calls/tree";
+import { layOutFlames } from "../../src/pages/host/flame-graph";
+import { headline } from "../../src/pages/host/page";
+import { countCalls } from "../../src/pages/host/tree-grid";
+import { type CallNode, findCalls, growTree, heaviestPath, invertTree, nodeOf, pathTo } from "../../src/pages/host/tree";
 import type { CallTree } from "../../src/report";
 
 // main 100: fetch 60 (sleep 50), step 30 (sleep 10, add 15); 10 of its own. 3 of the step's are left out.
@@ -84,7 +84,18 @@ test("flames are as wide as their time, below what is around the root", () => {
 });
 
 test("the headline names what takes the most time itself", () => {
-  assert.equal(headline(TREE, 1, "in the recording"), "sleep itself takes 60 ns in the recording, 60.0 % of main thread");
+  assert.equal(headline(TREE, 1, "in the recording"), "sleep itself takes 60 ns in the recording (60.0 %) of main thread");
+});
+
+test("waiting is no work", () => {
+  // The two sleeps are 60 of 100; of the rest, `add` takes most: 15.
+  const waiting = (name: string): CallTree => ({
+    ...TREE,
+    kind: TREE.kind.map((each, id) => (TREE.names[TREE.name[id] ?? 0] === name ? "wait" : each)),
+  });
+  assert.equal(headline(waiting("sleep"), 1, "per step"), "main thread waits 60 ns per step (60.0 %), and works longest in add");
+  // 15 of 100 are no reason to say so.
+  assert.equal(headline(waiting("add"), 1, "per step"), "sleep itself takes 60 ns per step (60.0 %) of main thread");
 });
 
 test("calls are counted per step, like times, and in all where steps do without them", () => {

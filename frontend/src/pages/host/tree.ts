@@ -20,6 +20,9 @@ export interface CallNode {
 /** Stands for nodes that the view leaves out. */
 export const REST = "rest";
 
+/** The kind of calls that wait for the device, for another process or for another thread. */
+export const WAIT = "wait";
+
 const bySize = (a: CallNode, b: CallNode): number => b.totalNs - a.totalNs || a.id - b.id;
 
 /** The top of a tree; it stands for the whole time. */

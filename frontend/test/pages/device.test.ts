@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { usedRoofs } from "../../src/charts/roofline-chart";
-import { describeKernels, describeProduct, kernelGroups } from "../../src/pages/kernels";
+import { describeKernels, describeProduct, kernelGroups } from "../../src/pages/device";
 import type { KernelGroup, KernelPoint, KernelsView } from "../../src/report";
 
 test("only roofs of used number formats are drawn, highest first", () => {

@@ -150,7 +150,7 @@ export function FlameGraph(props: Props): JSX.Element {
 
 /** Its time, and the part of all. */
 export const describe = (node: CallNode, top: CallNode, steps: number): string =>
-  `${formatDuration(node.totalNs / steps)} (${formatShare(top.totalNs ? node.totalNs / top.totalNs : null)}), own time ${formatDuration(node.selfNs / steps)}`;
+  `${formatDuration(node.totalNs / steps)} (${formatShare(top.totalNs ? node.totalNs / top.totalNs : null)}), itself ${formatDuration(node.selfNs / steps)}`;
 
 interface Look {
   width: number;

@@ -1,16 +1,18 @@
-// The files of the log folder: what was read, what was not and why, and problems with the setup.
+// About the log folder and this tab: which files were read, problems with the setup, and what is checked.
 import type { JSX } from "preact";
-import type { Capture, CaptureList } from "../state/answers";
-import { fetchDoctor } from "../state/api";
-import { formatBytes, formatPlural } from "../format";
-import { captureLink, selectedId } from "../state/store";
-import { frameworkName, sessionName } from "../text";
-import { type Column, SortableTable } from "../widgets/sortable-table";
-import { Fetched } from "../widgets/fetched";
-import { CheckIcon } from "../widgets/icons";
-import { Name } from "../widgets/name";
-import { NoteList } from "../widgets/notes";
-import { PageLink } from "../widgets/page-link";
+import type { Capture, CaptureList } from "../../state/answers";
+import { fetchDoctor, fetchRules } from "../../state/api";
+import { formatBytes, formatPlural } from "../../format";
+import { captureLink, openRule } from "../../state/store";
+import { frameworkName, sessionName } from "../../text";
+import { type Column, SortableTable } from "../../widgets/sortable-table";
+import { Fetched } from "../../widgets/fetched";
+import { CheckIcon } from "../../widgets/icons";
+import { Head } from "../../widgets/head";
+import { Name } from "../../widgets/name";
+import { NoteList } from "../../widgets/notes";
+import { PageLink } from "../../widgets/page-link";
+import { RulePage, Rules } from "./rules";
 import { UnreadFiles } from "./unread-files";
 
 const STATUS: Record<Capture["status"], string> = {
@@ -52,43 +54,35 @@ const CAPTURES: Column<Capture>[] = [
   { key: "status", label: "Analyzed", unit: null, value: ({ status }) => STATUS[status] },
 ];
 
-export function FilesPage({ list }: { list: CaptureList }): JSX.Element {
+export function AboutPage({ list }: { list: CaptureList }): JSX.Element {
   const { captures, scan } = list;
+  if (openRule.value !== null) return <RulePage id={openRule.value} />;
   const sizeBytes = captures.reduce((sum, capture) => sum + capture.size_bytes, 0);
   return (
     <>
-      <header class="headline">
-        <h1>
-          {formatPlural(captures.length, "capture")} in {formatPlural(scan.scanned_files, "file")}
-        </h1>
-        <p class="subline">
-          <span>
-            <code>{scan.root}</code>
-          </span>
-          {sizeBytes > 0 && <span>{formatBytes(sizeBytes)} of profiles</span>}
-          {scan.is_scanning && <span role="status">still scanning</span>}
-          {scan.gaps.map((gap) => (
-            <span key={gap}>incomplete: {gap}</span>
-          ))}
-        </p>
-      </header>
+      <Head
+        title={`${formatPlural(captures.length, "capture")} in ${formatPlural(scan.scanned_files, "file")}`}
+        facts={[
+          <code>{scan.root}</code>,
+          sizeBytes > 0 && `${formatBytes(sizeBytes)} of profiles`,
+          scan.is_scanning && "still scanning",
+          ...scan.gaps.map((gap) => `incomplete: ${gap}`),
+        ]}
+      />
       <section aria-labelledby="captures">
         <div class="section-head">
           <h2 id="captures">Captures</h2>
         </div>
-        <SortableTable
-          caption="Captures"
-          columns={CAPTURES}
-          rows={captures}
-          filterLabel="Find a capture"
-          key={`${selectedId.value}`}
-        />
+        <SortableTable caption="Captures" columns={CAPTURES} rows={captures} filterLabel="Find a capture" />
         {captures.some(({ is_for_profile_tab: isRead }) => !isRead) && (
           <p class="muted table-note">The Profile tab reads only XPlane files; all others appear only in this tab.</p>
         )}
       </section>
-      <Fetched of={`${scan.scanned_files}`} fetch={fetchDoctor}>
-        {({ notes, ...unread }) => (
+      <Fetched
+        of={`${scan.scanned_files}`}
+        fetch={(signal) => Promise.all([fetchDoctor(signal), fetchRules(signal)])}
+      >
+        {([{ notes, ...unread }, rules]) => (
           <>
             <section aria-labelledby="setup">
               <div class="section-head">
@@ -114,6 +108,7 @@ export function FilesPage({ list }: { list: CaptureList }): JSX.Element {
                 </p>
               )}
             </section>
+            <Rules rules={rules} />
           </>
         )}
       </Fetched>

@@ -6,7 +6,7 @@ import { useLinked } from "../../state/linked";
 import { ChevronIcon } from "../../widgets/icons";
 import { LongName } from "../../widgets/name";
 import { ScrollBox } from "../../widgets/scroll-box";
-import { type CallNode, type Found, heaviestPath, pathTo } from "./tree";
+import { type CallNode, type Found, REST, WAIT, heaviestPath, pathTo } from "./tree";
 
 interface Props {
   top: CallNode;
@@ -96,7 +96,7 @@ export function TreeGrid({ top, label, found, steps, chosen, choose }: Props): J
             <th scope="col" class="text">Call</th>
             <th scope="col" class="number">Time</th>
             <th scope="col" class="number">Share</th>
-            <th scope="col" class="number">Own time</th>
+            <th scope="col" class="number">Itself</th>
             <th scope="col" class="number">Calls</th>
           </tr>
         </thead>
@@ -123,9 +123,10 @@ export function TreeGrid({ top, label, found, steps, chosen, choose }: Props): J
                   >
                     <ChevronIcon />
                   </button>
-                  <span class={found?.matches.has(node) ? "call-match" : node.kind === "rest" ? "muted" : ""}>
+                  <span class={found?.matches.has(node) ? "call-match" : node.kind === REST || node.kind === WAIT ? "muted" : ""}>
                     <LongName name={node.name} />
                   </span>
+                  {node.kind === WAIT && <span class="badge">waits</span>}
                 </span>
               </td>
               <td class="number">{formatDuration(node.totalNs / steps)}</td>

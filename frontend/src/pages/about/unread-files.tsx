@@ -1,14 +1,14 @@
 // The files of the log folder that were not read, and why. The server sends some of them at a time.
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { formatCount } from "../format";
-import { type RejectedFile, type RejectedFiles, toApiError } from "../state/answers";
-import { fetchRejected } from "../state/api";
-import { isExported } from "../state/exported";
-import { useLinked } from "../state/linked";
-import { asSentence } from "../text";
-import { Name } from "../widgets/name";
-import { ScrollBox } from "../widgets/scroll-box";
+import { formatCount } from "../../format";
+import { type RejectedFile, type RejectedFiles, toApiError } from "../../state/answers";
+import { fetchRejected } from "../../state/api";
+import { isExported } from "../../state/exported";
+import { useLinked } from "../../state/linked";
+import { asSentence } from "../../text";
+import { Name } from "../../widgets/name";
+import { ScrollBox } from "../../widgets/scroll-box";
 
 /** Shorter lists have no search field. */
 const MIN_SEARCHABLE = 8;

@@ -1,4 +1,4 @@
-// The kernels: which take the most time, and how close each is to the limits of the device.
+// The work of the device: its kernels, how close each is to the limits of the device, and which module they are of.
 import type { JSX } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
 import { Timeline } from "../timeline/timeline";
@@ -14,30 +14,53 @@ import { type Column, SortableTable } from "../widgets/sortable-table";
 import { CloseButton } from "../widgets/close-button";
 import { LongName } from "../widgets/name";
 import { Segments } from "../widgets/segments";
-import { Fetched, Nothing } from "../widgets/fetched";
+import { Fetched } from "../widgets/fetched";
+import { Head } from "../widgets/head";
+import { CallsTree, LOOK_NAMES, TREE_LOOKS } from "./host/calls";
 
 interface Props {
   report: Report;
   captureId: string;
 }
 
-export function KernelsPage({ report, captureId }: Props): JSX.Element {
+export function DevicePage({ report, captureId }: Props): JSX.Element {
   return (
     <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "kernels", signal)}>
-      {(view) => {
-        if (view !== null) return <KernelsOf view={view} report={report} captureId={captureId} />;
-        if (report.overview.kernels.length > 0) return <KernelTotals report={report} />;
-        return (
-          <Nothing title="No kernels in this profile">
-            <p>
-              {report.workers[report.reference_worker]?.device == null
-                ? "The program ran on the CPU, which has operators but no kernels. The findings in the report cover those."
-                : "The profile names a device but has no kernels. The notes in the report say why."}
-            </p>
-          </Nothing>
-        );
-      }}
+      {(view) =>
+        view === null ? (
+          <KernelTotals report={report} />
+        ) : (
+          <>
+            <Kernels view={view} report={report} captureId={captureId} />
+            {report.available_views?.includes("calls") && <ByModule captureId={captureId} />}
+          </>
+        )
+      }
     </Fetched>
+  );
+}
+
+/** The kernels as a tree of modules or ranges, operators and kernels. */
+function ByModule({ captureId }: { captureId: string }): JSX.Element {
+  const [look, setLook] = useChoice("tree.as", TREE_LOOKS, "tree");
+  return (
+    <section class="card" aria-labelledby="device-tree">
+      <Fetched of={captureId} fetch={(signal) => fetchView(captureId, "calls", signal)}>
+        {(view) =>
+          view?.kernels && (
+            <>
+              <div class="card-head">
+                <h2 id="device-tree">{view.shows_modules ? "By module or range, operator and kernel" : "By operator and kernel"}</h2>
+                <Segments label="Show the tree as" options={LOOK_NAMES} chosen={look} choose={setLook} />
+              </div>
+              <Below name="tree">
+                <CallsTree tree={view.kernels} steps={view.steps} label="Kernels by module or range" look={look} />
+              </Below>
+            </>
+          )
+        }
+      </Fetched>
+    </section>
   );
 }
 
@@ -49,7 +72,11 @@ export function describeProduct(product: number[] | null): string | null {
   return batch > 1 ? `${formatCount(batch)} × (${text})` : text;
 }
 
-const yes = (value: boolean | null): string | null => (value === null ? null : value ? "yes" : "no");
+/** `bf16, tensor cores`. */
+function describeFormat({ format, tensor_cores: used }: KernelPoint): string | null {
+  const cores = used === null ? null : used ? "tensor cores" : "no tensor cores";
+  return [format, cores].filter((part) => part !== null).join(", ") || null;
+}
 
 function kernelColumns(
   view: KernelsView,
@@ -86,9 +113,7 @@ function kernelColumns(
         ),
     },
     { key: "operator", label: "Operator", unit: null, value: ({ operator }) => operator },
-    { key: "family", label: "Family", unit: null, value: ({ family }) => family },
-    { key: "format", label: "Format", unit: null, value: ({ format }) => format },
-    { key: "tensor", label: "Tensor cores", unit: null, value: ({ tensor_cores: used }) => yes(used) },
+    { key: "format", label: "Format", unit: null, value: describeFormat },
     { key: "size", label: "Size", unit: null, value: ({ product }) => describeProduct(product) },
     { key: "rate", label: "Compute", unit: "flop/s", value: ({ flop_per_s: rate }) => rate },
     { key: "traffic", label: "Traffic", unit: "bytes/s", value: ({ bytes_per_s: rate }) => rate },
@@ -155,7 +180,7 @@ const groupColumns = (grouping: string, steps: number | null): Column<KernelGrou
   { key: "kernels", label: "Kernels", unit: "count", value: ({ kernels }) => kernels },
 ];
 
-function KernelsOf({ view, report, captureId }: Props & { view: KernelsView }): JSX.Element {
+function Kernels({ view, report, captureId }: Props & { view: KernelsView }): JSX.Element {
   const steps = report.steps.used > 0 ? report.steps.used : null;
   const groups = kernelGroups(view);
   const [grouping, setGrouping] = useChoice<Grouping>("by", ["kernel", ...groups.map(([name]) => name)], "kernel");
@@ -166,15 +191,10 @@ function KernelsOf({ view, report, captureId }: Props & { view: KernelsView }): 
   const columns = useMemo(() => kernelColumns(view, steps, isExported ? undefined : setChosen), [view, steps]);
   return (
     <>
-      <header class="headline">
-        <h1>
-          {describeKernels(view)}
-        </h1>
-        <p class="subline">
-          <span>{view.device || "unknown device"}</span>
-          <span>FLOPs known for {formatShare(view.known_share)} of kernel time</span>
-        </p>
-      </header>
+      <Head
+        title={describeKernels(view)}
+        facts={[view.device || "unknown device", `FLOPs known for ${formatShare(view.known_share)} of kernel time`]}
+      />
       <Roofline view={view} isPyTorch={report.framework === "pytorch"} choose={isExported ? undefined : setChosen} />
       {chosen && (
         <section class="card" aria-labelledby="kernel-events">
@@ -313,12 +333,10 @@ function KernelTotals({ report: { overview } }: { report: Report }): JSX.Element
   ];
   return (
     <>
-      <header class="headline">
-        <h1>{formatPlural(overview.kernels.length + overview.kernels_truncated, "kernel")}</h1>
-        <p class="subline">
-          <span>The file has only totals per kernel, so there is no roofline</span>
-        </p>
-      </header>
+      <Head
+        title={formatPlural(overview.kernels.length + overview.kernels_truncated, "kernel")}
+        facts={["The file has only totals per kernel, so there is no roofline"]}
+      />
       <SortableTable
         caption="All kernels"
         columns={columns}
