@@ -38,8 +38,8 @@ class CallTree(msgspec.Struct, frozen=True, kw_only=True):
     """The node of the caller; -1 at the top."""
     name: list[int]
     kind: list[str]
-    """Of the calls, such as `python`, `operator` or `kernel`; `module` above kernels, and `wait` for
-    calls in which the thread waits, and what is inside them."""
+    """Of the calls, such as `python`, `operator` or `kernel`; `module` above kernels, and `wait`
+    for calls in which the thread waits, and what is inside them."""
     count: list[int]
     total_ns: list[int]
     self_ns: list[int]
