@@ -48,7 +48,8 @@ BUDGET = {
     # gains of host programs were above the range, and summaries of each step had no name.
     # Tables as CSV and Parquet, and the tool that queries them.
     # A headline that says what costs, what changes it, and how surely: it had two grammars.
-    "lines of Python and TOML": 129_655,
+    # Calls that wait are told from work.
+    "lines of Python and TOML": 129_698,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
