@@ -1,7 +1,7 @@
-"""Background jobs: one process at a time for each queue, with limits on time and memory.
+"""Background jobs, with limits on time and memory.
 
-A job runs neither in TensorBoard's threads nor in a fork of them, but in a subprocess, which exits
-when its stdin closes, and so when TensorBoard ends.
+A job runs neither in TensorBoard's threads nor in a fork of them, but in a worker's process, which
+exits when its stdin closes, and so when TensorBoard ends.
 
 Several clients may wait for one job, such as two people who look at the same server. Each can give
 it up for itself; the job is canceled when none is left that waits. Programs that say no name only
@@ -11,25 +11,27 @@ look.
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from tb_perfadvisor.execution.execution import command_of, environment_of_child
+from tb_perfadvisor.execution.execution import available_processors
 from tb_perfadvisor.execution.limits import (
     MEMORY_LIMIT_VARIABLE,
     TIME_LIMIT_VARIABLE,
     Limits,
+    within_machine,
 )
 from tb_perfadvisor.plugin import log
+from tb_perfadvisor.plugin.worker_process import WorkerProcess
 
 JobStatus = Literal["queued", "running", "failed", "canceled"]
 FailureKind = Literal["input", "time", "memory", "killed", "crash"]
@@ -39,6 +41,8 @@ _GONE_S = 90.0
 _MOST_CLIENTS = 1_000
 _LOG_LINES = 50
 _STOP_WAIT_S = 10.0
+# Long enough to read a report; then the memory is worth more than a quick start.
+_MOST_IDLE_S = 600.0
 _KILLED = -9  # by SIGKILL, which Windows lacks
 
 
@@ -74,14 +78,14 @@ class Job(Struct, frozen=True):
     is_done: Callable[[], bool] = lambda: False
     """Whether the result exists already."""
     module: str = "tb_perfadvisor.plugin.worker"
-    """Its `main` runs in the subprocess."""
+    """Its `main` runs in the worker."""
     what: str = "the analysis"
     """What failed, in messages."""
 
 
 class _Running(Struct):
     job: Job
-    process: subprocess.Popen[bytes] | None = None
+    worker: WorkerProcess | None = None
     is_canceled: bool = False
     is_late: bool = False
     error: dict[str, Any] | None = None
@@ -89,20 +93,33 @@ class _Running(Struct):
 
 
 class JobQueue:
-    """Runs jobs one after another in a thread."""
+    """Runs jobs in order, some of them at once, each in a worker that has done others before."""
 
-    def __init__(self, limits: Limits, command: Sequence[str] | None = None) -> None:
-        """Create a queue; tests replace the worker by `command`."""
+    def __init__(
+        self, limits: Limits, command: Sequence[str] | None = None, at_once: int = 1
+    ) -> None:
+        """Create a queue.
+
+        Args:
+            limits: Of each job.
+            command: Runs instead of the worker, in tests.
+            at_once: How many jobs may run at the same time. They share the machine's memory.
+        """
+        if limits.memory_bytes:
+            memory_bytes = within_machine(limits.memory_bytes, at_once)
+            limits = replace(limits, memory_bytes=memory_bytes)
         self.limits = limits
-        self._command = tuple(command) if command is not None else None
+        self._command = command
+        self._at_once = at_once
         self._lock = threading.Condition()
         self._waiting: dict[str, Job] = {}
-        self._running: _Running | None = None
+        self._running: dict[str, _Running] = {}
+        self._idle: list[WorkerProcess] = []
         self._states: dict[str, JobState] = {}
         # For each job, when each client that waits asked last, and which do not wait any more.
         self._clients: dict[str, dict[str, float]] = {}
         self._gave_up: dict[str, set[str]] = {}
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self._is_closed = False
 
     def submit(self, job: Job, client: str = "") -> None:
@@ -122,12 +139,18 @@ class JobQueue:
             self.join(job.key, client)
             self._waiting[job.key] = job
             self._states[job.key] = JobState("queued", "waiting")
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="perf-advisor-jobs", daemon=True
-                )
-                self._thread.start()
+            if len(self._threads) < min(self._at_once, len(self._running) + len(self._waiting)):
+                thread = threading.Thread(target=self._run, name="perf-advisor-jobs", daemon=True)
+                self._threads.append(thread)
+                thread.start()
             self._lock.notify_all()
+
+    def warm_up(self) -> None:
+        """Start a worker, so that it is ready when the first job comes."""
+        with self._lock:
+            if not self._threads and not self._idle and not self._is_closed:
+                with suppress(OSError):  # the first job says why
+                    self._idle.append(WorkerProcess(self.limits.memory_bytes, self._command))
 
     def state(self, key: str, client: str | None = None) -> JobState | None:
         """The state of a job; None if there is none or it succeeded.
@@ -161,9 +184,8 @@ class JobQueue:
 
     def _is_active(self, key: str) -> bool:
         """Whether a job will produce its result; one that was canceled and still ends will not."""
-        running = self._running
-        is_running = running is not None and running.job.key == key and not running.is_canceled
-        return key in self._waiting or is_running
+        running = self._running.get(key)
+        return key in self._waiting or (running is not None and not running.is_canceled)
 
     @property
     def waiting(self) -> int:
@@ -184,9 +206,8 @@ class JobQueue:
         return self._is_closed or state is None or state.status in ("failed", "canceled")
 
     def _is_behind(self, key: str) -> bool:
-        return key in self._waiting and (
-            self._running is not None or next(iter(self._waiting)) != key
-        )
+        free = self._at_once - len(self._running)
+        return key in self._waiting and list(self._waiting).index(key) >= free
 
     def cancel(self, key: str, client: str = "") -> bool:
         """Give up a job for a client; stop it and return true if no other client waits for it."""
@@ -201,9 +222,8 @@ class JobQueue:
                 return False
             del self._clients[key]
             self._states[key] = JobState("canceled")
-            if self._waiting.pop(key, None) is None and self._running is not None:
-                self._running.is_canceled = True
-                _kill(self._running.process)
+            if self._waiting.pop(key, None) is None and key in self._running:
+                _stop(self._running[key])
             return True
 
     def close(self) -> None:
@@ -211,29 +231,38 @@ class JobQueue:
         with self._lock:
             self._is_closed = True
             self._waiting.clear()
-            if self._running is not None:
-                self._running.is_canceled = True
-                _kill(self._running.process)
+            for running in self._running.values():
+                _stop(running)
             self._lock.notify_all()
-            thread = self._thread
-        if thread is not None:
+        for thread in self._threads:
             thread.join(_STOP_WAIT_S)
+        self._end_idle()
+
+    def _end_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.close()
+
+    def _next(self) -> str | None:
+        """The key of the job to run next, if any. One that still ends is waited for."""
+        return next((key for key in self._waiting if key not in self._running), None)
 
     def _run(self) -> None:
         while True:
             with self._lock:
-                while not self._waiting and not self._is_closed:
-                    self._lock.wait()
-                if self._is_closed:
+                while (key := self._next()) is None and not self._is_closed:
+                    if not self._lock.wait(_MOST_IDLE_S):
+                        self._end_idle()
+                if self._is_closed or key is None:
                     return
-                key = next(iter(self._waiting))
-                running = _Running(self._waiting.pop(key))
-                self._running = running
+                running = self._running[key] = _Running(self._waiting.pop(key))
                 self._states[key] = JobState("running", "starting")
             failure = self._attempt(running)
             with self._lock:
-                self._running = None
+                del self._running[key]
                 if key in self._waiting:
+                    self._lock.notify_all()
                     continue  # canceled and submitted again: its state is queued
                 self._clients.pop(key, None)
                 if running.is_canceled:
@@ -277,45 +306,46 @@ class JobQueue:
         return _failure(running, status, self.limits)
 
     def _execute(self, running: _Running, directory: Path) -> int:
-        command = self._command or command_of(running.job.module)
-        arguments = (
-            *command,
-            *running.job.arguments,
-            "--output",
-            str(directory),
-            "--memory-limit-bytes",
-            str(self.limits.memory_bytes),
-            "--watch-stdin",
-        )
         with self._lock:
             if running.is_canceled:
                 return 1
-            process = subprocess.Popen(
-                arguments,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env=environment_of_child(),
-            )
-            running.process = process
+            running.worker = worker = self._take_worker()
         timer = threading.Timer(self.limits.time_s, self._expire, [running])
         timer.daemon = True
         timer.start()
+        job = running.job
         try:
-            with process:
-                assert process.stderr is not None
-                for line in process.stderr:
-                    self._read(running, line)
-                process.wait()
+            status = worker.run(
+                job.module,
+                [*job.arguments, "--output", str(directory)],
+                lambda line: self._read(running, line),
+            )
+        except BaseException:
+            worker.kill()
+            raise
         finally:
             timer.cancel()
-            _kill(process)
-        return process.returncode
+        with self._lock:
+            running.worker = None  # from now on, nobody ends it because of this job
+            if worker.is_alive and not running.is_canceled and not running.is_late:
+                self._idle.append(worker)
+                return status
+        worker.close()
+        return status
+
+    def _take_worker(self) -> WorkerProcess:
+        """A worker that is ready, or a new one."""
+        while self._idle:
+            if (worker := self._idle.pop()).is_alive:
+                return worker
+            worker.close()
+        return WorkerProcess(self.limits.memory_bytes, self._command)
 
     def _expire(self, running: _Running) -> None:
         with self._lock:
-            running.is_late = True
-            _kill(running.process)
+            if running.worker is not None:
+                running.is_late = True
+                running.worker.kill()
 
     def _read(self, running: _Running, line: bytes) -> None:
         """Handle a line of the worker's stderr: progress, an error, or text for the log."""
@@ -372,7 +402,12 @@ def _failure(running: _Running, status: int, limits: Limits) -> Failure:
     )
 
 
-def _kill(process: subprocess.Popen[bytes] | None) -> None:
-    # Use the handle, as the process id may belong to another process by now.
-    if process is not None and process.poll() is None:
-        process.kill()
+def _stop(running: _Running) -> None:
+    running.is_canceled = True
+    if running.worker is not None:
+        running.worker.kill()
+
+
+def analyses_at_once() -> int:
+    """How many captures are analyzed at once: what the user does meanwhile needs cores, too."""
+    return max(1, available_processors() // 2)

@@ -19,7 +19,7 @@ from tb_perfadvisor.execution.limits import limits_from_environment
 from tb_perfadvisor.ingest.files.containment import private_directory
 from tb_perfadvisor.plugin import log
 from tb_perfadvisor.plugin.catalog import Entry
-from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState
+from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState, analyses_at_once
 from tb_perfadvisor.plugin.worker import CAPTURE, DOCUMENT, REPORT, REQUEST, ROW, WINDOW
 
 if TYPE_CHECKING:
@@ -222,6 +222,10 @@ class Results:
                 self._windows.popitem(last=False)
         return window
 
+    def warm_up(self) -> None:
+        """Be ready for the first analysis."""
+        self._jobs.warm_up()
+
     def start(self, entry: Entry, client: str = "") -> None:
         """Queue the analysis of a capture for a client, unless it is queued or running."""
         self._jobs.submit(
@@ -277,7 +281,9 @@ def open_results(jobs: JobQueue | None = None) -> tuple[Results, str | None]:
 
     Returns them, and a message for the user if they will not be kept.
     """
-    queue = jobs if jobs is not None else JobQueue(limits_from_environment(log.warn))
+    queue = jobs
+    if queue is None:
+        queue = JobQueue(limits_from_environment(log.warn), at_once=analyses_at_once())
     try:
         return Results(ResultCache(private_directory()), queue), None
     except OSError as error:

@@ -1,22 +1,19 @@
-"""Runs one analysis in a process of its own: `python -m tb_perfadvisor.plugin.worker`.
+"""Runs one analysis in a worker's process: `python -m tb_perfadvisor.plugin.worker`.
 
 Reads the capture from `capture.json` in the output directory, so that the log directory need not
 be listed again, and replaces it by the files below. Writes progress and errors as lines of JSON to
-stderr. Exits with 0, or with 2 after an error. Does not import TensorBoard.
+stderr. Its status is 0, or 2 after an error. Does not import TensorBoard.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from tb_perfadvisor.execution.execution import end_with_parent, say, throttled
-from tb_perfadvisor.execution.limits import limit_memory
+from tb_perfadvisor.execution.execution import say, throttled
 
 CAPTURE = "capture.json"
 REPORT = "report.json"
@@ -32,8 +29,6 @@ DOCUMENT = "document"
 """What is made of results, on request."""
 REQUEST = "request.json"
 EXIT_ERROR = 2
-# TensorBoard answers first, and so does what else the user does.
-_NICENESS = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,15 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_job(job: Callable[[], None], options: argparse.Namespace) -> int:
-    """Run a job of TensorBoard's within its limits; report an error as a line of JSON.
+    """Run a job of TensorBoard's; report an error as a line of JSON.
 
     Returns the exit status.
     """
-    if options.watch_stdin:
-        end_with_parent()
-    limit_memory(options.memory_limit_bytes)
-    with suppress(AttributeError, OSError):  # not on Windows
-        os.nice(_NICENESS)
     try:
         job()
     except KeyboardInterrupt:
@@ -66,8 +56,6 @@ def parser_of_options(module: str) -> argparse.ArgumentParser:
     """A parser of the options that every job has."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--output", required=True, type=Path, help="has the input, gets the output")
-    parser.add_argument("--memory-limit-bytes", type=int, default=0)
-    parser.add_argument("--watch-stdin", action="store_true", help="exit when stdin closes")
     return parser
 
 
@@ -79,6 +67,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--report-id", help="the report's id, if not the capture's")
     parser.add_argument("--group", default="", help="a prefix for the name of the run")
     return parser.parse_args(arguments)
+
+
+def warm_up() -> None:
+    """Import what analyses and documents need."""
+    from tb_perfadvisor.rules.registry import builtin_rules
+
+    builtin_rules()
 
 
 def _analyze(options: argparse.Namespace) -> None:

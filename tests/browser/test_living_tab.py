@@ -46,9 +46,10 @@ def worker_of(cache: Path) -> int | None:
     for entry in Path("/proc").iterdir():
         try:
             command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+            environment = (entry / "environ").read_bytes() if b"worker_process" in command else b""
         except OSError:
             continue  # the process has ended
-        if b"--watch-stdin" in command and os.fsencode(cache) in command:
+        if b"PERFADVISOR_CACHE_DIR=" + os.fsencode(cache) in environment.split(b"\0"):
             return int(entry.name)
     return None
 

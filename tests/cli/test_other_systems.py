@@ -85,7 +85,7 @@ def test_a_job_of_the_tab_needs_nothing_of_linux(tmp_path: Path) -> None:
     (output / worker.CAPTURE).write_bytes(msgspec.json.encode(capture))
     done = python(
         "from tb_perfadvisor.plugin.worker import main; sys.exit(main())",
-        *("--root", str(SLOW), "--output", str(output), "--memory-limit-bytes", str(1 << 33)),
+        *("--root", str(SLOW), "--output", str(output)),
         cache=tmp_path / "cache",
     )
     assert done.returncode == 0, done.stderr

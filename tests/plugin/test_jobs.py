@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,9 +29,14 @@ Behave = Callable[[str], Path]
 class Bench:
     """A queue with the fake worker, and the outcomes of its jobs."""
 
-    def __init__(self, directory: Path, limits: Limits = Limits(60, 0)) -> None:  # noqa: B008
+    def __init__(
+        self,
+        directory: Path,
+        limits: Limits = Limits(60, 0),  # noqa: B008
+        at_once: int = 1,
+    ) -> None:
         self.directory = directory
-        self.queue = JobQueue(limits, FAKE_WORKER)
+        self.queue = JobQueue(limits, FAKE_WORKER, at_once)
         self.finished: list[tuple[str, bool, bool]] = []
 
     def submit(self, key: str) -> None:
@@ -348,9 +352,98 @@ def test_limits_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
     assert limits.memory_bytes == min(8 * 1024**3, machine_bytes * 8 // 10)
 
 
-def test_finished_process_leaves_no_zombie(bench: Bench, behave: Behave) -> None:
+def pids_in(log: Path) -> list[int]:
+    return [pid for pid, _ in starts_in(log)]
+
+
+def finish(bench: Bench, *keys: str) -> None:
+    for key in keys:
+        bench.submit(key)
+    eventually(lambda: {key for key, *_ in bench.finished} >= set(keys))
+
+
+def test_a_worker_stays_for_the_next_job_until_the_queue_closes(
+    bench: Bench, behave: Behave
+) -> None:
     log = behave("good")
+    finish(bench, "a", "b")
+    finish(bench, "c")
+    first, *others = pids_in(log)
+    assert others == [first, first]
+    bench.queue.close()
+    assert not is_alive(first)  # nor is it a zombie
+
+
+def test_a_worker_is_ready_before_the_first_job(bench: Bench, behave: Behave) -> None:
+    log = behave("good")
+    bench.queue.warm_up()
+    bench.queue.warm_up()  # one is enough
+    (ready,) = bench.queue._idle
+    finish(bench, "a")
+    assert pids_in(log) == [ready._process.pid]
+
+
+@pytest.mark.parametrize("behavior", ["input", "crash", "signal", "killed"])
+def test_a_worker_that_failed_is_replaced(bench: Bench, behave: Behave, behavior: str) -> None:
+    log = behave(behavior)
     bench.submit("a")
-    eventually(lambda: bench.queue.state("a") is None and bool(bench.finished))
-    time.sleep(0.05)
-    assert not is_alive(starts_in(log)[0][0])
+    bench.failure("a")
+    bench.submit("b")
+    bench.failure("b")
+    first, second = pids_in(log)
+    assert first != second
+    assert not is_alive(first)
+
+
+def test_a_worker_that_has_grown_is_replaced(tmp_path: Path, behave: Behave) -> None:
+    log = behave("large")
+    bench = Bench(tmp_path)
+    finish(bench, "a", "b")
+    first, second = pids_in(log)
+    assert first != second
+    assert [is_good for _, is_good, _ in bench.finished] == [True, True]
+    bench.queue.close()
+
+
+def test_a_worker_that_was_ended_while_idle_is_replaced(bench: Bench, behave: Behave) -> None:
+    log = behave("good")
+    finish(bench, "a")
+    (idle,) = bench.queue._idle
+    idle._process.kill()
+    eventually(lambda: not idle.is_alive)
+    finish(bench, "b")
+    first, second = pids_in(log)
+    assert first != second
+
+
+def test_an_idle_worker_ends_after_a_while(
+    bench: Bench, behave: Behave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_MOST_IDLE_S", 0.05)
+    log = behave("good")
+    finish(bench, "a")
+    eventually(lambda: not is_alive(pids_in(log)[0]))
+    finish(bench, "b")
+
+
+def test_several_jobs_run_at_once_in_workers_of_their_own(tmp_path: Path, behave: Behave) -> None:
+    log = behave("gate")
+    bench = Bench(tmp_path, at_once=2)
+    for key in "abc":
+        bench.submit(key)
+    eventually(lambda: len(starts_in(log)) == 2)
+    assert [state.status for key in "abc" if (state := bench.queue.state(key))] == [
+        "running", "running", "queued"
+    ]  # fmt: skip
+    assert bench.queue.cancel("a")
+    eventually(lambda: len(starts_in(log)) == 3)  # its place is free
+    log.with_name("gate").touch()
+    eventually(lambda: {key for key, is_good, _ in bench.finished if is_good} == {"b", "c"})
+    bench.queue.close()
+
+
+def test_workers_share_the_memory_of_the_machine() -> None:
+    machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    queue = JobQueue(Limits(60, machine_bytes), at_once=4)
+    assert queue.limits.memory_bytes == machine_bytes * 8 // 10 // 4
+    assert JobQueue(Limits(60, 0), at_once=4).limits.memory_bytes == 0

@@ -1,6 +1,7 @@
 """The subprocess that runs one analysis."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from tb_perfadvisor.contract.names import report_name
 from tb_perfadvisor.ingest.captures import Capture
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.plugin import worker
+from tb_perfadvisor.plugin.worker_process import WorkerProcess
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.report.timeline.window import decode_events
 
@@ -118,9 +120,37 @@ def test_a_full_disk_is_no_bug(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")
 def test_analysis_fails_with_too_little_memory(tmp_path: Path) -> None:
-    limit = str(100 << 20)  # numpy alone maps more
-    done = run(DEMO, demo("jax_healthy"), tmp_path / "out", "--memory-limit-bytes", limit)
-    assert done.returncode != 0
+    (tmp_path / worker.CAPTURE).write_bytes(msgspec.json.encode(demo("jax_healthy")))
+    process = WorkerProcess(100 << 20)  # numpy alone maps more
+    said: list[bytes] = []
+    status = process.run(
+        "tb_perfadvisor.plugin.worker",
+        ["--root", str(DEMO), "--output", str(tmp_path)],
+        said.append,
+    )
+    assert status != 0, said
+    assert not process.is_alive
+
+
+def test_one_process_analyzes_captures_as_others_do(tmp_path: Path) -> None:
+    """Nothing of one capture is left for the next."""
+    process = WorkerProcess(0)
+    for at, name in enumerate(("jax_healthy", "pytorch_input_slow", "jax_healthy")):
+        output = tmp_path / str(at)
+        output.mkdir()
+        (output / worker.CAPTURE).write_bytes(msgspec.json.encode(demo(name)))
+        arguments = ["--root", str(DEMO), "--output", str(output)]
+        assert process.run("tb_perfadvisor.plugin.worker", arguments, lambda _: None) == 0
+        alone = tmp_path / f"{at} alone"
+        assert run(DEMO, demo(name), alone).returncode == 0
+        for file in alone.iterdir():
+            assert _timeless(output / file.name) == _timeless(file), file.name
+    process.close()
+
+
+def _timeless(file: Path) -> bytes:
+    """What is in a file, without how long each rule took."""
+    return re.sub(rb'"elapsed_ms":[0-9.e-]+', b"", file.read_bytes())
 
 
 def test_worker_does_not_import_tensorboard() -> None:

@@ -5,11 +5,10 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from tb_perfadvisor.execution.execution import end_with_parent
-from tb_perfadvisor.execution.limits import limit_memory
-from tb_perfadvisor.plugin import worker
+from tb_perfadvisor.plugin import worker, worker_process
 
 FAKE_WORKER = (sys.executable, str(Path(__file__).resolve()))
 
@@ -29,15 +28,16 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def main() -> int:
-    options, _ = parser().parse_known_args()
-    end_with_parent()
+def run(module: str, arguments: Sequence[str]) -> int:
+    options, _ = parser().parse_known_args(arguments)
     log = Path(os.environ["FAKE_WORKER_LOG"])
     with log.open("a") as stream:
         stream.write(f"{os.getpid()} {options.report_id}\n")
     match os.environ["FAKE_WORKER"]:
         case "good":
             pass
+        case "large":
+            worker_process._most_bytes = lambda: 2 << 30
         case "gate":
             say(stage="checking rules", progress=0.25)
             until(log.with_name("gate"))
@@ -55,7 +55,6 @@ def main() -> int:
             say(error=error)
             return 2
         case "memory":
-            limit_memory(options.memory_limit_bytes)
             try:
                 bytearray(4 << 30)
             except MemoryError as error:
@@ -79,4 +78,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(worker_process.serve(run, lambda: None))

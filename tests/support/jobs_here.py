@@ -7,9 +7,7 @@ import threading
 from contextlib import redirect_stderr
 from importlib import import_module
 from pathlib import Path
-from unittest.mock import patch
 
-from tb_perfadvisor.plugin import worker
 from tb_perfadvisor.plugin.jobs import JobQueue, _Running
 
 
@@ -19,14 +17,12 @@ class JobsHere(JobQueue):
     # One standard error for all queues.
     _turn = threading.Lock()
 
+    def warm_up(self) -> None:
+        """There is no process to start."""
+
     def _execute(self, running: _Running, directory: Path) -> int:
         said = io.StringIO()
-        with (
-            self._turn,
-            redirect_stderr(said),
-            patch.object(worker, "limit_memory"),
-            patch.object(worker, "_NICENESS", 0),
-        ):
+        with self._turn, redirect_stderr(said):
             job = import_module(running.job.module)
             status: int = job.main([*running.job.arguments, "--output", str(directory)])
         for line in said.getvalue().splitlines():

@@ -44,6 +44,7 @@ class Tab:
         self.logdir.mkdir(exist_ok=True)
         self.cache = ResultCache(tmp_path / "cache")
         monkeypatch.setattr(results_module, "JobQueue", JobsHere)
+        monkeypatch.setattr(JobQueue, "warm_up", lambda queue: None)  # each test would start one
         limits = Limits(60, 0)
         self.queue = JobQueue(limits, worker) if worker else JobsHere(limits)
         results = Results(self.cache, self.queue)

@@ -7,7 +7,7 @@ export type Load<T> =
   | { state: "failed"; error: ApiError }
   | { state: "ready"; value: T };
 
-const FIRST_WAIT_MS = 400;
+const FIRST_WAIT_MS = 100;
 const LONGEST_WAIT_MS = 5_000;
 const BACK_OFF = 1.5;
 

@@ -30,6 +30,8 @@ def captures(request: wrappers.Request, backend: Backend) -> wrappers.Response:
     backend.refresh()
     entries = backend.catalog.snapshot.entries.values()
     listed = describe(backend, entries)
+    if any(capture["status"] == "new" for capture in listed):
+        backend.results().warm_up()
     notes_hint = backend.notes_hint(request)
     return respond(
         request,
