@@ -27,7 +27,7 @@ BUDGET = {
     # `signals/host/busy_functions` was a part of `rules/evidence/host`: the first lines name the
     # places where `run` saw the program.
     # `report/tables`: the report's numbers for DuckDB, pandas and agents, who could ask for none.
-    "modules": 640,
+    "modules": 641,
     "rules": 146,
     "limits that users can set": 191,
     # `analyze --tables`: all tables at once beside any format, so it is no format itself.
@@ -49,7 +49,7 @@ BUDGET = {
     # Tables as CSV and Parquet, and the tool that queries them.
     # A headline that says what costs, what changes it, and how surely: it had two grammars.
     # Calls that wait are told from work.
-    "lines of Python and TOML": 129_698,
+    "lines of Python and TOML": 129_925,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
