@@ -30,6 +30,7 @@ export interface Report {
   overview: Overview;
   key_numbers: KeyNumber[];
   headline: string;
+  headline_without_changes?: string;
   trust?: TrustInfo;
   first: FirstFinding | null;
   findings: FindingInfo[];
@@ -292,6 +293,8 @@ export interface FindingInfo {
   proof?: ProofInfo | null;
   analyzed_place?: number | null;
   remark?: RemarkInfo | null;
+  leads?: boolean;
+  headline?: string;
 }
 /** Wall-clock time per step that a change would save. */
 export interface SavingInfo {

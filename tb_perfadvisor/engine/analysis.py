@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -131,6 +131,12 @@ class Analysis(Struct, frozen=True):
     notes: tuple[Note, ...]
     """On the profile itself."""
     headline: str
+    leaders: frozenset[int] = frozenset()
+    """Indices of the findings that their groups begin with."""
+    headlines: Mapping[int, str] = {}
+    """The headline if the analysis began with a finding, for general findings and leaders."""
+    headline_without_changes: str = ""
+    """The headline if no finding were left."""
     is_start_up: bool = False
     """Whether the profile shows a program that starts up, in place of one at work."""
     trust: Trust = SOLID

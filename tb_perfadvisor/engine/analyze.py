@@ -12,7 +12,7 @@ from tb_perfadvisor.engine.analysis import Analysis, Progress, RankedFinding, Ru
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.headline import agreeing, blind_spot, headline
 from tb_perfadvisor.engine.profile_notes import profile_notes
-from tb_perfadvisor.engine.ranking import first_finding, rank
+from tb_perfadvisor.engine.ranking import first_finding, leaders_of, rank
 from tb_perfadvisor.engine.savings import estimated, saved_together, simulation_notes
 from tb_perfadvisor.engine.snapshot_notes import snapshot_notes
 from tb_perfadvisor.engine.trust import abstaining, lost_work_notes, too_little, trust_in
@@ -148,6 +148,12 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
     is_whole = bool(signals.attribution.window_ns) and not config.select and few is None
     unseen = blind_spot(outcomes) if is_whole else None
     first = None if trust.level == "do not act" else first_finding(findings)
+
+    leaders = leaders_of(findings)
+
+    def say(first: int | None) -> str:
+        return headline(signals, findings, first, unseen, trust, starts_up=starts_up)
+
     return Analysis(
         signals=signals,
         outcomes=tuple(_shown(outcome, findings) for outcome in outcomes),
@@ -155,7 +161,10 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
         first=first,
         combined=combined,
         notes=tuple(dict.fromkeys((*notes, *snapshot_notes(signals, findings)))),
-        headline=headline(signals, findings, first, unseen, trust, starts_up=starts_up),
+        headline=say(first),
+        leaders=frozenset(leaders.values()),
+        headlines={place: say(place) for place in {*leaders, *leaders.values()}},
+        headline_without_changes=say(None),
         is_start_up=starts_up,
         trust=trust,
         blind_spot=unseen,

@@ -250,6 +250,16 @@ def first_finding(findings: Sequence[RankedFinding]) -> int | None:
     return 0 if speaker is None else speaker
 
 
+def leaders_of(findings: Sequence[RankedFinding]) -> dict[int, int]:
+    """The change to begin with in each group of findings, by the general one; both are indices."""
+    starts = [place for place, entry in enumerate(findings) if entry.refines is None]
+    ends = [*starts, len(findings)]
+    return {
+        start: start + (first_finding(findings[start:end]) or 0)
+        for start, end in zip(starts, ends[1:], strict=True)
+    }
+
+
 def _lossless_part(ranked: Sequence[RankedFinding]) -> int | None:
     """The best finding that refines a lossy first one without loss, if it saves enough to lead."""
     saving = ranked[0].finding.saving

@@ -16,6 +16,7 @@ from tb_perfadvisor.errors import PerfAdvisorError, StoreError, UnexpectedError,
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.plugin import log
 from tb_perfadvisor.plugin.log_directories import Root, grouped_id, grouped_run
+from tb_perfadvisor.remarks.store import run_digest
 
 if TYPE_CHECKING:
     from tb_perfadvisor.ingest.captures import Capture, Listing
@@ -54,6 +55,11 @@ class Entry(Struct, frozen=True):
     def series_name(self) -> str:
         """What the tab calls the run, which may have been recorded several times."""
         return grouped_run(self.root.group, self.series[1])
+
+    @property
+    def run_digest(self) -> str:
+        """Tells its run from all others, in what users say about findings."""
+        return run_digest(self.root.path, self.series_name)
 
 
 class Problem(Struct, frozen=True):

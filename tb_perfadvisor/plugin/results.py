@@ -21,6 +21,7 @@ from tb_perfadvisor.plugin import log
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState, analyses_at_once
 from tb_perfadvisor.plugin.worker import CAPTURE, DOCUMENT, REPORT, REQUEST, ROW, WINDOW
+from tb_perfadvisor.remark import Remark
 
 if TYPE_CHECKING:
     from tb_perfadvisor.plugin.documents import Request
@@ -55,6 +56,7 @@ class Results:
         self._attempted: dict[str, str] = {}
         self._lock = threading.Lock()
         self._rows: dict[str, StoredRow] = {}
+        self._noted_rows: dict[str, tuple[tuple[Remark, ...], RunRow]] = {}
         self._marks: dict[tuple[str, str], Mark | None] = {}
         self._windows: OrderedDict[str, TimelineEvents] = OrderedDict()
 
@@ -77,10 +79,26 @@ class Results:
         """How many clients wait for the analysis of a capture."""
         return self._jobs.clients(entry.key)
 
-    def row(self, entry: Entry) -> RunRow | None:
-        """The row of a capture in the table of runs; None without a result."""
+    def row(self, entry: Entry, remarks: tuple[Remark, ...] = ()) -> RunRow | None:
+        """The row of a capture in the table of runs; None without a result.
+
+        What the user decided against is not the change to begin with.
+        """
         stored = self._stored_row(entry)
-        return None if stored is None else stored.row
+        if stored is None or not any(remark.wont_fix for remark in remarks):
+            return None if stored is None else stored.row
+        noted = self._noted_rows.get(entry.key)
+        if noted is None or noted[0] != remarks:
+            content = self.read(entry, REPORT)
+            if content is None:
+                return stored.row
+            from tb_perfadvisor.contract.model import Report
+            from tb_perfadvisor.contract.names import run_row
+            from tb_perfadvisor.remarks.attach import with_remarks
+
+            report = msgspec.json.decode(content, type=Report)
+            noted = self._noted_rows[entry.key] = remarks, run_row(with_remarks(report, remarks))
+        return noted[1]
 
     def pace(self, entry: Entry) -> Pace | None:
         """How long the steps of a capture take; None without a result, or without steps.

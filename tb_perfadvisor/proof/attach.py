@@ -33,7 +33,7 @@ def with_proofs(report: R, proofs: Sequence[Proof]) -> R:
     findings = [_with_proof(finding, of_changes) for finding in report.findings]
     if not any(finding.proof for finding in findings):
         return report
-    first = None if report.first is None else findings[report.first.index]
+    before = first = None if report.first is None else findings[report.first.index]
     groups = _ordered(_groups(findings), of_changes)
     ranked = [finding for group in groups for finding in group]
     is_in_best = any(finding is first for finding in groups[0])
@@ -41,6 +41,7 @@ def with_proofs(report: R, proofs: Sequence[Proof]) -> R:
         first = next((each for each in ranked if not _is_in_vain(each, of_changes)), first)
     return replace(
         report,
+        headline=report.headline if first is None or first is before else first.headline,
         findings=_with_places(ranked, findings),
         first=None
         if first is None
@@ -176,19 +177,11 @@ def _combined(
 
     What each adds to those above it adds up to the whole.
     """
-    if combined is None or not combined.expected_ns:
-        return combined
+    if combined is None:
+        return None
     vain_ns = sum(
         group[0].saving.marginal_ns
         for group in _groups(findings)
         if group[0].saving is not None and _is_all_in_vain(group, proofs)
     )
-    expected_ns = max(combined.expected_ns - vain_ns, 0)
-    left = expected_ns / combined.expected_ns
-    return replace(
-        combined,
-        low_ns=round(combined.low_ns * left),
-        expected_ns=expected_ns,
-        high_ns=max(combined.high_ns - vain_ns, expected_ns),
-        share_expected=combined.share_expected * left,
-    )
+    return combined.without(vain_ns)

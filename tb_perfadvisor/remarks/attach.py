@@ -1,4 +1,8 @@
-"""Joins what users say about findings with a report, when it is shown."""
+"""Joins what users say about findings with a report, when it is shown.
+
+The command line joins what its settings file says, the tab what was written in the tab. Whoever
+reaches the tab can write notes, so they open no gate.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,8 @@ def with_remarks(report: R, remarks: Iterable[Remark]) -> R:
     """A report whose findings carry what users say about them.
 
     A finding that the user decided against is not the one to begin with, nor is one that explains
-    it. Findings keep their places and their savings.
+    it, and neither counts in what all changes save together. Findings keep their places and their
+    savings.
 
     Remarks on other runs and findings are left out; the last one on a finding counts.
     """
@@ -31,17 +36,23 @@ def with_remarks(report: R, remarks: Iterable[Remark]) -> R:
         _with_remark(finding, by_finding.get(finding_id(report.findings, place)))
         for place, finding in enumerate(report.findings)
     ]
-    return replace(report, findings=findings, first=_first(report.first, findings))
+    noted = replace(report, findings=findings)
+    if not (count := sum(finding.is_set_aside for finding in findings)):
+        return noted
+    first = _first(report.first, findings)
+    return replace(
+        noted,
+        first=first,
+        headline=f"{_headline(report, first)}. {count} set aside",
+        combined_saving=_combined(report.combined_saving, findings),
+    )
 
 
 def is_set_aside(findings: Sequence[model.FindingInfo], place: int) -> bool:
     """Whether the user decided against a finding, or against the one that it explains."""
     finding = findings[place]
     general = next((each for each in findings if each.rule_id == finding.refines), None)
-    return any(
-        each is not None and each.remark is not None and each.remark.wont_fix
-        for each in (finding, general)
-    )
+    return any(each is not None and each.is_set_aside for each in (finding, general))
 
 
 def _with_remark(finding: model.FindingInfo, remark: Remark | None) -> model.FindingInfo:
@@ -53,10 +64,44 @@ def _with_remark(finding: model.FindingInfo, remark: Remark | None) -> model.Fin
 def _first(
     first: model.FirstFinding | None, findings: Sequence[model.FindingInfo]
 ) -> model.FirstFinding | None:
-    """The finding to begin with: the first one that is not set aside."""
+    """The finding to begin with: that of the first group that is not set aside."""
     if first is None or not is_set_aside(findings, first.index):
         return first
-    place = next((at for at in range(len(findings)) if not is_set_aside(findings, at)), None)
-    return (
-        None if place is None else model.FirstFinding(rule_id=findings[place].rule_id, index=place)
+    left = [at for at in range(len(findings)) if not is_set_aside(findings, at)]
+    if not left:
+        return None
+    general = findings[left[0]]
+    group = (
+        at for at in left if findings[at] is general or findings[at].refines == general.rule_id
     )
+    place = next((at for at in group if findings[at].leads), left[0])
+    return model.FirstFinding(rule_id=findings[place].rule_id, index=place)
+
+
+def _headline(report: model.Report, first: model.FirstFinding | None) -> str:
+    """What the report leads with, if it begins with a finding or has none left."""
+    if first == report.first:
+        return report.headline
+    if first is None:
+        return report.headline_without_changes or report.headline
+    return report.findings[first.index].headline or report.headline_without_changes
+
+
+def _combined(
+    combined: model.CombinedSaving | None, findings: Sequence[model.FindingInfo]
+) -> model.CombinedSaving | None:
+    """What the findings that are left save together.
+
+    What each adds to those above it adds up to the whole.
+    """
+    if combined is None:
+        return None
+    left = [at for at in range(len(findings)) if not is_set_aside(findings, at)]
+    if not any(findings[at].saving or findings[at].bounds for at in left):
+        return None
+    aside_ns = sum(
+        finding.saving.marginal_ns
+        for finding in findings
+        if finding.is_set_aside and finding.refines is None and finding.saving is not None
+    )
+    return combined.without(aside_ns)

@@ -70,11 +70,11 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
         overview=overview,
         key_numbers=_key_numbers(signals, overview, steps, source.world_size or len(workers)),
         headline=analysis.headline,
+        headline_without_changes=analysis.headline_without_changes,
         trust=_trust(analysis.trust),
         first=_first(analysis),
         findings=[
-            _finding(ranked, analysis.findings, signals, signals_of_workers)
-            for ranked in analysis.findings
+            _finding(analysis, place, signals_of_workers) for place in range(len(analysis.findings))
         ],
         combined_saving=_combined(analysis.combined, signals),
         outcomes=[_outcome(outcome) for outcome in analysis.outcomes],
@@ -244,12 +244,9 @@ def _workers(signals: Signals) -> list[model.Worker]:
     ]
 
 
-def _finding(
-    ranked: RankedFinding,
-    others: Sequence[RankedFinding],
-    signals: Signals,
-    workers: Mapping[int, Signals],
-) -> model.FindingInfo:
+def _finding(analysis: Analysis, place: int, workers: Mapping[int, Signals]) -> model.FindingInfo:
+    signals, others = analysis.signals, analysis.findings
+    ranked = others[place]
     rule, finding, steps = ranked.rule, ranked.finding, signals.steps
     sections = rule.sections()
     framework = signals.trace.source.framework
@@ -296,6 +293,8 @@ def _finding(
         when_to_ignore=_unwrapped(sections.get("When to ignore", "")),
         how_to_verify=_unwrapped(sections.get("How to verify", "")),
         is_preview=rule.is_preview,
+        leads=place in analysis.leaders,
+        headline=analysis.headlines.get(place, ""),
     )
 
 

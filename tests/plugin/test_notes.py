@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tb_perfadvisor.contract.names import run_row
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config, read_config
 from tb_perfadvisor.report.build import build_report
@@ -29,7 +30,8 @@ def address(tab: Tab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("PERFADVISOR_DATA_DIR", str(tmp_path / "data"))
     tab.put("lm/run")
     report = build_report(analyze_run(run_of(draw(SLOW)), Config()), Config())
-    tab.store(tab.only_id(), report__json=msgspec.json.encode(report))
+    row = msgspec.json.encode({"row": run_row(report), "pace": None})
+    tab.store(tab.only_id(), report__json=msgspec.json.encode(report), row__json=row)
     return f"api/v1/captures/{tab.only_id()}"
 
 
@@ -47,6 +49,24 @@ def test_note_is_kept_shown_and_taken_back(tab: Tab, address: str) -> None:
     assert first is None or first["rule_id"] != "input-stall"
     assert tab.post(f"{address}/note", json={"finding": "input-stall"}).status_code == 200
     assert remarks_in(tab, address) == {}
+
+
+def test_runs_leave_out_what_is_set_aside(tab: Tab, address: str) -> None:
+    def row() -> dict[str, Any]:
+        (listed,) = tab.get("api/v1/captures").json["captures"]
+        return {key: listed[key] for key in ("finding", "first_change", "saves_share", "set_aside")}
+
+    before = row()
+    assert before["finding"] == "input-stall"
+    assert before["set_aside"] == 0
+    tab.post(f"{address}/note", json=NOTE)
+    assert row() == {"finding": None, "first_change": None, "saves_share": None, "set_aside": 1}
+    report = tab.get(f"{address}/report").json
+    assert report["headline"].endswith(". 1 set aside")
+    assert report["combined_saving"] is None
+    # A note that decides nothing changes no row, nor does one that was taken back.
+    tab.post(f"{address}/note", json={**NOTE, "wont_fix": False})
+    assert row() == before
 
 
 def test_notes_are_exported_as_settings(tab: Tab, address: str, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ BUDGET = {
     # Tables as CSV and Parquet, and the tool that queries them.
     # A headline that says what costs, what changes it, and how surely: it had two grammars.
     # Calls that wait are told from work.
-    "lines of Python and TOML": 129_925,
+    "lines of Python and TOML": 130_044,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

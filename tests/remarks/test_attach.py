@@ -67,6 +67,59 @@ def test_what_stays_as_it_is_comes_not_first(report: Report) -> None:
     assert first_id(with_remarks(report, [Remark(first_id(report), text="x")])) == first_id(report)
 
 
+# Each step of 12 ms waits 4 ms for input, and 1 ms while the host waits for the device.
+TWO_CHANGES = """
+    cell 1ms
+    step   |............|............|............|
+    main   |DDDDooSSSSSS|DDDDooSSSSSS|DDDDooSSSSSS|
+    gpu 7  |.....KKK.KKK|.....KKK.KKK|.....KKK.KKK|
+"""
+
+
+@pytest.fixture(scope="module")
+def several() -> Report:
+    return build_report(analyze_run(run_of(draw(TWO_CHANGES)), Config()), Config())
+
+
+def generals(report: Report) -> list[str]:
+    return [finding.rule_id for finding in report.findings if finding.refines is None]
+
+
+def test_the_headline_is_that_of_what_is_left(several: Report) -> None:
+    assert generals(several) == ["input-stall", "blocked-stream", "device-synchronization"]
+    assert several.headline.startswith("Waiting for input takes 33.3 % of each step. Feed the")
+    noted = with_remarks(several, [Remark("input-stall", wont_fix=True)])
+    assert first_id(noted) == "blocked-stream"
+    left = next(each for each in several.findings if each.rule_id == "blocked-stream")
+    assert noted.headline == f"{left.headline}. 1 set aside"
+    assert "queued work" in left.headline
+    everything = with_remarks(several, [Remark(id, wont_fix=True) for id in generals(several)])
+    assert everything.first is None
+    assert everything.headline == f"{several.headline_without_changes}. 3 set aside"
+    # What is further down changes no headline.
+    below = with_remarks(several, [Remark("device-synchronization", wont_fix=True)])
+    assert below.headline == f"{several.headline}. 1 set aside"
+
+
+def test_a_specific_finding_set_aside_leaves_the_general_one(several: Report) -> None:
+    specific = next(each for each in several.findings if each.refines == "input-stall")
+    noted = with_remarks(several, [Remark(specific.rule_id, wont_fix=True)])
+    assert first_id(noted) == "input-stall"
+    assert noted.combined_saving == several.combined_saving
+
+
+def test_what_is_set_aside_counts_in_no_sum(several: Report) -> None:
+    # 3 ms of input and 347 us of synchronizations, which share no time.
+    assert several.combined_saving is not None
+    assert several.combined_saving.expected_ns == 3_346_667
+    noted = with_remarks(several, [Remark("input-stall", wont_fix=True)])
+    assert noted.combined_saving is not None
+    assert noted.combined_saving.expected_ns == 346_667
+    assert noted.combined_saving.share_expected == pytest.approx(346_667 / 12e6, rel=1e-5)
+    everything = with_remarks(several, [Remark(id, wont_fix=True) for id in generals(several)])
+    assert everything.combined_saving is None
+
+
 def test_exported_notes_are_settings(tmp_path_factory: pytest.TempPathFactory) -> None:
     remarks = (
         Remark("input-stall", wont_fix=True, text='a "slow"\ndisk \\', run="lm/a b"),

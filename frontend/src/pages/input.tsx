@@ -12,6 +12,7 @@ import { Fetched } from "../widgets/fetched";
 import { Head } from "../widgets/head";
 import { Prose } from "../widgets/prose";
 import { ScrollBox } from "../widgets/scroll-box";
+import { isSetAside } from "../findings/remark";
 import { Severity } from "../findings/severity";
 
 interface Props {
@@ -212,12 +213,16 @@ function PartsCard({ id, title, detail, parts, children }: PartsProps): JSX.Elem
 }
 
 function InputFindings({ report }: { report: Report }): JSX.Element | null {
-  const findings = report.findings.filter(({ category }) => category === "input");
+  const general = (finding: FindingInfo): FindingInfo | undefined => report.findings.find(({ rule_id: id }) => id === finding.refines);
+  const isAside = (finding: FindingInfo | undefined): boolean => finding !== undefined && isSetAside(finding);
+  const all = report.findings.filter(({ category }) => category === "input");
+  const findings = all.filter((finding) => !isAside(finding) && !isAside(general(finding)));
   if (findings.length === 0) return null;
   const own = new Map(findings.map(({ rule_id: ruleId, saving }) => [ruleId, saving?.expected_ns]));
-  // A finding inside another one is about the same time, which need not be said again.
-  const isSame = ({ refines, saving }: FindingInfo): boolean =>
-    refines !== null && own.has(refines) && own.get(refines) === saving?.expected_ns;
+  // A finding inside another one is about the same time: its severity and its saving need not be said again.
+  const isPart = ({ refines }: FindingInfo): boolean => refines !== null && own.has(refines);
+  const isSame = (finding: FindingInfo): boolean =>
+    isPart(finding) && own.get(finding.refines ?? "") === finding.saving?.expected_ns;
   return (
     <section aria-labelledby="input-findings">
       <div class="section-head">
@@ -226,7 +231,7 @@ function InputFindings({ report }: { report: Report }): JSX.Element | null {
       <ul class="card links">
         {findings.map((finding) => (
           <li key={finding.rule_id}>
-            <Severity severity={finding.severity} />
+            {isPart(finding) ? <span class="severity" /> : <Severity severity={finding.severity} />}
             <button type="button" class="event-button" onClick={() => openFinding(finding.rule_id)}>
               <Prose text={finding.title} />
             </button>

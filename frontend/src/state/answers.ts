@@ -35,6 +35,8 @@ export interface Capture {
   /** The share of the step that it saves. */
   saves_share: number | null;
   severity: Severity | null;
+  /** How many findings the user decided against; absent in pages of older versions. */
+  set_aside?: number | null;
   /** How far its report can be trusted; absent before, and in pages of older versions. */
   trust?: NonNullable<Report["trust"]>["level"] | null;
   /** The run that it is a recording of; absent in exported pages. */

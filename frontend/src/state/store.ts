@@ -137,6 +137,8 @@ export async function showCapture(id: string, isRetry = false): Promise<void> {
 export async function showRemark(id: string): Promise<void> {
   const answer = await fetchReport(id);
   if ("report" in answer && selectedId.value === id) report.value = { state: "ready", value: answer.report };
+  // What is set aside is not the change to begin with in the table of runs.
+  showRow(await fetchRow(id));
 }
 
 /** Adds what the analysis found out to the list, which was fetched before it. */

@@ -43,6 +43,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The most telling numbers of the overview, in the order in which to show them."""
     headline: str
     """What matters most, in one sentence."""
+    headline_without_changes: str = ""
+    """What it is if the user decided against every finding."""
     trust: TrustInfo = TrustInfo(level="solid", reasons=[])
     """How far all of this can be trusted."""
     first: FirstFinding | None

@@ -173,6 +173,24 @@ class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     proofs moved nothing."""
     remark: RemarkInfo | None = None
     """None without one. It is added when a report is shown, like `proof`."""
+    leads: bool = False
+    """Whether its group begins with it: the general finding, or one that refines it and saves
+    nearly as much."""
+    headline: str = ""
+    """What the report says first if it begins with this finding, because the user decided against
+    those above it. Empty for findings that refine others, but for those that lead."""
+
+    @property
+    def is_set_aside(self) -> bool:
+        """Whether the user decided against it."""
+        return self.remark is not None and self.remark.wont_fix
+
+    leads: bool = False
+    """Whether its group begins with it: the general finding, or one that refines it and saves
+    nearly as much."""
+    headline: str = ""
+    """What the report says first, if it begins with this finding because those above are set
+    aside; empty if another finding of its group is the one to begin with."""
 
 
 class FirstFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,3 +209,16 @@ class CombinedSaving(msgspec.Struct, frozen=True, kw_only=True):
     expected_ns: int
     high_ns: int
     share_expected: float
+
+    def without(self, marginal_ns: int) -> CombinedSaving:
+        """What is left without findings that add so much to those above them."""
+        if self.expected_ns <= 0 or marginal_ns <= 0:
+            return self
+        expected_ns = max(self.expected_ns - marginal_ns, 0)
+        left = expected_ns / self.expected_ns
+        return CombinedSaving(
+            low_ns=round(self.low_ns * left),
+            expected_ns=expected_ns,
+            high_ns=max(self.high_ns - marginal_ns, expected_ns),
+            share_expected=self.share_expected * left,
+        )

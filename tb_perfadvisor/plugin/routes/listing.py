@@ -20,6 +20,8 @@ from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.origins import TOKEN
 from tb_perfadvisor.plugin.responses import integer, respond
 from tb_perfadvisor.plugin.results import Results
+from tb_perfadvisor.remark import Remark
+from tb_perfadvisor.remarks.store import known_remarks
 
 _PAGE = 100
 """How many files that were not read an answer lists; there may be a hundred thousand."""
@@ -144,10 +146,10 @@ def _pairs_in_series(results: Results, entries: Iterable[Entry]) -> Iterator[tup
 
 def describe(backend: Backend, entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """Captures as the tab lists them: files, state of the analysis, row, and what to compare."""
-    neighbors = backend.neighbors()
+    neighbors, remarks = backend.neighbors(), known_remarks()
     return [
         {
-            **_capture(backend, entry),
+            **_capture(backend, entry, tuple(remarks.get(entry.run_digest, {}).values())),
             "series": entry.series_name,
             "recordings": neighbors.recordings.get(entry.series, 1),
             "partners": neighbors.partners.get(entry.id, ()),
@@ -156,9 +158,9 @@ def describe(backend: Backend, entries: Iterable[Entry]) -> list[dict[str, Any]]
     ]
 
 
-def _capture(backend: Backend, entry: Entry) -> dict[str, Any]:
+def _capture(backend: Backend, entry: Entry, remarks: tuple[Remark, ...]) -> dict[str, Any]:
     results = backend.results()
-    row, state = results.row(entry), results.state(entry)
+    row, state = results.row(entry, remarks), results.state(entry)
     if row is not None:
         status = "done"
     else:

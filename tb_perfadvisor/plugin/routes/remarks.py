@@ -15,7 +15,7 @@ from tb_perfadvisor.plugin.worker import REPORT
 from tb_perfadvisor.remark import MOST_CHARACTERS, Remark
 from tb_perfadvisor.remarks.attach import with_remarks
 from tb_perfadvisor.remarks.settings import settings_text
-from tb_perfadvisor.remarks.store import known_remarks, run_digest, write_remark
+from tb_perfadvisor.remarks.store import known_remarks, write_remark
 
 _MOST_BYTES = 16 << 10
 """Of a request: the longest text, with escapes, and some space for the rest."""
@@ -44,7 +44,7 @@ def write(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers
     if wanted.finding not in ids:
         raise ApiError(404, "there is no such finding.", where=entry.run, hint="Reload the page.")
     remark = Remark(wanted.finding, wanted.wont_fix, text)
-    write_remark(digest_of(entry), remark)
+    write_remark(entry.run_digest, remark)
     return respond(request, {"wont_fix": remark.wont_fix, "text": remark.text})
 
 
@@ -52,7 +52,7 @@ def settings(request: wrappers.Request, backend: Backend) -> wrappers.Response:
     """The remarks on runs of the log directory, as part of a settings file."""
     known = known_remarks()
     entries = backend.catalog.snapshot.entries.values()
-    runs = {digest_of(entry): entry.series_name for entry in entries}
+    runs = {entry.run_digest: entry.series_name for entry in entries}
     remarks = [
         msgspec.structs.replace(remark, run=run)
         for digest, run in sorted(runs.items(), key=lambda pair: pair[1])
@@ -77,9 +77,4 @@ def attached(content: bytes, entry: Entry) -> bytes:
 
 def remarks_on(entry: Entry) -> tuple[Remark, ...]:
     """What the user says about the findings of a capture."""
-    return tuple(known_remarks().get(digest_of(entry), {}).values())
-
-
-def digest_of(entry: Entry) -> str:
-    """Tells the run of a capture from all others."""
-    return run_digest(entry.root.path, entry.series_name)
+    return tuple(known_remarks().get(entry.run_digest, {}).values())

@@ -149,13 +149,17 @@ function Change({ id, mark }: { id: string; mark: Mark | undefined }): JSX.Eleme
 }
 
 function FirstChange({ capture }: { capture: Capture }): JSX.Element {
-  const { id, status, first_change: title, headline, finding, failure } = capture;
+  const { id, status, first_change: title, headline, finding, failure, set_aside: setAside } = capture;
   if (status === "failed") return <span class="muted clamped">Failed: {failure}</span>;
+  const aside = setAside ? `${setAside} set aside` : "";
   if (title) {
     return (
-      <PageLink class="quiet-link clamped first-change" title={title} to={{ ...captureLink(id), finding: finding ?? "" }}>
-        <Prose text={title} />
-      </PageLink>
+      <span class="clamped first-change">
+        <PageLink class="quiet-link" title={title} to={{ ...captureLink(id), finding: finding ?? "" }}>
+          <Prose text={title} />
+        </PageLink>
+        {aside && <span class="muted">; {aside}</span>}
+      </span>
     );
   }
   if (status === "done") return <span class="muted clamped">{headline}</span>;
