@@ -108,13 +108,13 @@ DRAWN_PAIRS = (
         "one-hot-embedding",
         "products.one_hot_embedding",
         "an embedding as a product with one-hot rows; fixed: gathered",
-        "one-hot-product",
+        "excess-work",
     ),
     _cause(
         "one-hot-dispatch",
         "products.one_hot_dispatch",
         "tokens are routed to experts by a product with a mask; fixed: gathered",
-        "one-hot-product",
+        "excess-work",
         has_shown_a_bug=True,  # gathers of the fixed one promised time that they need
     ),
     _cause(
@@ -547,7 +547,7 @@ TUNED_PAIRS = (
         "one-hot-routing",
         "unused.one_hot_routing",
         "tokens go to experts by products with one-hot matrices; fixed: by index",
-        "one-hot-product",
+        "excess-work",
     ),
 )
 

@@ -240,8 +240,6 @@ class HloTable(Struct, frozen=True):
     """Elements of the largest array that is computed inside a fusion; -1 if unknown."""
     product: Int32
     """String: HLO text of the matrix product or convolution inside a fusion; -1 if unknown."""
-    one_hot: Int8
-    """1 if an operand of that product is a one-hot matrix, 0 if not, -1 if unknown."""
     transposed: Int8
     """1 if a copy is there because the program transposes an argument or a result, 0 if it has
     another reason, -1 if unknown."""

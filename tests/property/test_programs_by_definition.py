@@ -164,33 +164,6 @@ def test_what_is_inside_of_a_fusion(random: Random) -> None:
 
 @examples(60)
 @given(randoms)
-def test_one_hot_factors(random: Random) -> None:
-    body = HloProto().hlo_module.computations.add(id=1)
-    added(body, 1, "parameter", shape="4,8")
-    sides = [random.choice(("iota", "parameter", "constant")) for _ in range(2)]
-    for place, opcode in enumerate(sides):
-        added(body, 10 + place, opcode, shape="4,8")
-        added(body, 20 + place, random.choice(("broadcast", "convert")), 10 + place, shape="4,8")
-    direction = random.choice((b"EQ", b"EQ", b"LT"))
-    added(body, 30, "compare", 20, 21, shape="4,8").comparison_direction = direction
-    choices = [random.choice(("constant", "constant", "parameter")) for _ in range(2)]
-    is_selected = random.random() < 0.6
-    for place, opcode in enumerate(choices):
-        added(body, 40 + place, opcode, shape="4,8")
-    added(body, 50, "select", 30, 40, 41, shape="4,8")
-    hot = 50 if is_selected else 30
-    added(body, 51, "copy", hot, shape="4,8")
-    factors = random.choice(([51, 1], [1, 51], [1, 1]))
-    added(body, 60, "dot", *factors, 51, shape="4,4")
-    fusion = added(HloProto().hlo_module.computations.add(id=2), 1, "fusion")
-    fusion.called_computation_ids.append(1)
-    is_hot = direction == b"EQ" and sides.count("iota") == 1 and 51 in factors
-    is_hot &= not is_selected or choices == ["constant", "constant"]
-    assert fused_operations(fusion, {1: body}).is_one_hot == is_hot
-
-
-@examples(60)
-@given(randoms)
 def test_look_ups_in_tables(random: Random) -> None:
     message = HloProto()
     module = message.hlo_module

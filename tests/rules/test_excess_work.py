@@ -148,6 +148,20 @@ def distances(text: str = "multiply({0} %a, {0} %a)") -> str:
     """
 
 
+def test_a_product_of_few_terms_leaves_the_matrix_unit_mostly_empty() -> None:
+    # Of 2 dimensions instead of 64, the matrix unit has 2 of 128 rows filled.
+    few, text = (
+        written.replace(",64]{", ",2]{").replace("f32[4096,1024]", "bf16[4096,1024]")
+        for written in (distances(), DISTANCES)
+    )
+    (finding,) = find(ExcessWork, drawn(SLOW, text, program(few))) or ()
+    product_us = 2 * 4096 * 1024 * 2 * (128 / 2) / FLOP_PER_US
+    # Squares are added to each element, 1,024 at a time.
+    added_us = 2 * 4096 * 1024 / 1024 / 940
+    # The bytes of the result take less than that.
+    assert excess_us(finding) == pytest.approx(2 * (400 - product_us - added_us), rel=0.001)
+
+
 def test_a_value_for_each_pair_is_not_needed() -> None:
     (finding,) = find(ExcessWork, drawn(SLOW, DISTANCES, program(distances()))) or ()
     # The rows, the codes, and 32-bit distances.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from math import inf, nan, prod
+from math import inf
 from typing import ClassVar
 
 import msgspec
@@ -13,19 +13,16 @@ import numpy as np
 from tb_perfadvisor.rules.base import Limit
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
 from tb_perfadvisor.rules.declared import declared
-from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.program.moved_rows import one_hot_makers, one_hot_operations
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.tpu.grouped_convolutions import (
     grouped_convolutions,
     grouping_of,
     rearranging_copies,
 )
-from tb_perfadvisor.signals.tpu.memory_time import memory_bandwidth, needed_ns, stored_bytes
-from tb_perfadvisor.signals.tpu.multiplications import product_of
+from tb_perfadvisor.signals.tpu.memory_time import needed_ns
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, product_time_ns
-from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, xla_operations
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.trace.hlo_text import Shape
-from tb_perfadvisor.units import NS_PER_S
 
 
 class GroupedConvolution(CostlyOperations):
@@ -72,63 +69,6 @@ class GroupedConvolution(CostlyOperations):
         if compute_ns is None:
             return None
         return max(compute_ns, needed_ns(signals, operation, at_peak=at_peak))
-
-
-_LEAST_ROW_NS, _ROW_NS = 1.5, 4.0
-"""Of a row that a gather moves, as XLA's compiler schedules gathers for v5e, v5p and v6e."""
-
-
-class OneHotProduct(CostlyOperations):
-    """A product with a one-hot matrix reads the whole table to look up a few rows."""
-
-    id = "one-hot-product"
-    title = "Look rows up by index instead of multiplying by a one-hot matrix"
-
-    minimum_share = Limit(0.03, "share", "A small table takes less than this either way.")
-    smallest_table = 256
-    """The matrix unit multiplies by a small table at once, so a gather is no faster."""
-
-    needs = (Need.WORK, Need.XLA_OPERATIONS)
-
-    activity = "goes into products with one-hot matrices and making these"
-    noun = "operation"
-    remaining_share = 1 / 6
-    expected_of_best = 3.0
-    changes = ("rows-by-index",)
-
-    def selected(self, signals: Signals) -> list[XlaOperation]:
-        rows = int(self.smallest_table)
-        found = one_hot_operations(signals, smallest_table=rows)
-        found |= one_hot_makers(signals, smallest_table=rows)
-        return [
-            o
-            for o in xla_operations(signals)
-            if o.op in found or (o.is_one_hot and self.selects(o))
-        ]
-
-    def selects(self, operation: XlaOperation) -> bool:
-        """Whether the table is not small."""
-        if operation.product is None:
-            return True
-        product = product_of(operation.product, nan)
-        return product is None or prod(product.contracted) > self.smallest_table
-
-    def best_ns(
-        self, signals: Signals, operation: XlaOperation, *, at_peak: bool = False
-    ) -> float | None:
-        """The time to read and write the result; None if the bandwidth is unknown.
-
-        No look-up needs the matrix.
-        """
-        if operation.op in one_hot_makers(signals, smallest_table=int(self.smallest_table)):
-            return 0.0
-        bytes_per_s = memory_bandwidth(signals, at_peak=at_peak)
-        if bytes_per_s is None:
-            return None
-        results = operation.instruction.results
-        rows = sum(shape.elements // max(shape.dims[-1], 1) for shape in results if shape.dims)
-        rows_ns = rows * (_LEAST_ROW_NS if at_peak else _ROW_NS / self.expected_of_best)
-        return max(2 * stored_bytes(*results) / bytes_per_s * NS_PER_S, rows_ns)
 
 
 _BOUNDS = r"\[(\d{1,18}):(\d{1,18})(?::\d+)?\]"

@@ -122,6 +122,8 @@ def _summary(signals: Signals, parts: Sequence[Excess], cost: str) -> str:
             f"{worst.trips.trips:,.0f} trips of a loop run one after the other, but none of this"
             " depends on the trip before."
         )
+    if worst.is_look_up:
+        sentences.append("A product with a one-hot matrix reads a whole table to look rows up.")
     if useful < flop:
         sentences.append(
             f"Of {flop / 1e9:,.3g} GFLOP in each step, {format_share(useful / flop)} is needed."
@@ -147,6 +149,8 @@ def _changes(excess: Excess) -> tuple[str, ...]:
         return ("single-precision",)
     if excess.is_in_costly_order:
         return ("other-order",)
+    if excess.is_look_up:
+        return ("rows-by-index",)
     if excess.has_constant_factor:
         return ("operation-instead-of-constant-product",)
     if excess.is_inflated:

@@ -26,6 +26,8 @@ from tb_perfadvisor.signals.program.graph import (
     SAME_ELEMENTS,
     Running,
     count_of,
+    element_ns,
+    matrix_unit_side,
     origin,
     readers,
     running_programs,
@@ -34,6 +36,7 @@ from tb_perfadvisor.signals.program.graph import (
     total_ns,
 )
 from tb_perfadvisor.signals.program.loop_work import LoopWork, loop_work
+from tb_perfadvisor.signals.program.moved_rows import is_one_hot_matrix, one_hot_products
 from tb_perfadvisor.signals.program.useful_work import (
     PartlyUsed,
     costly_orders,
@@ -42,7 +45,7 @@ from tb_perfadvisor.signals.program.useful_work import (
 )
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth
-from tb_perfadvisor.signals.tpu.product_time import least_product_ns, product_flop
+from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, least_product_ns, product_flop
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction
 from tb_perfadvisor.units import NS_PER_S
@@ -70,6 +73,10 @@ _MANY = 8
 _LARGE = 1 << 16
 """Elements of arrays that devices could split."""
 _MOST_RENAMED = 64
+_ROW_NS = 4.0
+"""Of a row that a gather moves, as XLA's compiler schedules gathers for v5e, v5p and v6e."""
+_LEAST_OF_LOOK_UP = 1 / 6
+"""Of a product that looks rows up: gathers move small pieces."""
 _TAKES = ("slice", "dynamic-slice", "gather")
 _OF_ONE_SUM = 2
 """Operands of a sum: the array, and what it begins with."""
@@ -111,6 +118,8 @@ class Excess(Struct, frozen=True):
     """Whether other parentheses would need fewer FLOP."""
     used: PartlyUsed | None
     """A product of which a part is used."""
+    is_look_up: bool = False
+    """Whether a product with a one-hot matrix looks rows up."""
     trips: LoopWork | None = None
     """Trips of a loop that could run at once."""
 
@@ -238,6 +247,7 @@ class _Operations:
         for row in range(len(program)):
             if program.kernel_of(row) in self.count:
                 self.rows[program.kernel_of(row)].append(row)
+        self.looked_up = one_hot_products(program)
         self.reads: dict[str, dict[int, float]] = {name: {} for name in self.rows}
         self.readers: dict[int, set[str]] = defaultdict(set)
         for name, rows in self.rows.items():
@@ -295,6 +305,9 @@ class _Operations:
         if all(self._takes_part(user, operand) for user in users):
             taken = (user for user in users if self.program.name_of(user) in _TAKES)
             size = min(size, sum(self.program.shape_of(user).padded_bytes for user in taken))
+        if self.looked_up.issuperset(users) and not is_one_hot_matrix(self.program, operand):
+            # Of the table, as many rows as the result has.
+            size = min(size, sum(self.program.shape_of(user).padded_bytes for user in users))
         read = self.reads[name]
         read[source] = max(read.get(source, 0.0), size * self.count[name])
         self.readers[source].add(name)
@@ -326,6 +339,11 @@ class _Operations:
             share /= self.program.devices
         if self.has_constant_factor(row):
             share = 0.0
+        if row in self.looked_up:
+            shape = self.program.shape_of(row)
+            row_size = next((size for size in reversed(shape.dims) if size > 1), 1)
+            rows_ns = _ROW_NS * shape.elements / row_size
+            return _Product(flop, 0.0, max(rows_ns, _LEAST_OF_LOOK_UP * needed_ns))
         return _Product(flop, flop * share, needed_ns * share)
 
     def has_constant_factor(self, product: int) -> bool:
@@ -374,20 +392,27 @@ class _Operations:
         return round(shape.elements * min(moved / whole, 1.0)) if whole else shape.elements
 
     def _chains(self) -> Iterator[frozenset[str]]:
-        """Operations that write one array, a part each."""
+        """Operations that write one array, a part each, or make a one-hot matrix and use it."""
         chain_of: dict[str, set[str]] = {name: {name} for name in self.rows}
         for name, rows in self.rows.items():
-            for row in rows:
-                if self.program.name_of(row) != "dynamic-update-slice":
-                    continue
-                for before in map(self._source, self.program.operands(row, 0)):
-                    is_update = self.program.name_of(before) == "dynamic-update-slice"
-                    written_by = self.program.kernel_of(before)
-                    if is_update and written_by in chain_of and before not in self.results:
-                        joined = chain_of[name] | chain_of[written_by]
-                        chain_of.update(dict.fromkeys(joined, joined))
+            for before in (before for row in rows for before in self._chained(row)):
+                written_by = self.program.kernel_of(before)
+                if written_by in chain_of and before not in self.results:
+                    joined = chain_of[name] | chain_of[written_by]
+                    chain_of.update(dict.fromkeys(joined, joined))
         chains = (frozenset(chain) for chain in chain_of.values() if len(chain) > 1)
         yield from dict.fromkeys(chains)
+
+    def _chained(self, row: int) -> Iterator[int]:
+        """The values that only exist for one that is computed from them."""
+        if self.program.name_of(row) == "dynamic-update-slice":
+            for before in map(self._source, self.program.operands(row, 0)):
+                if self.program.name_of(before) == "dynamic-update-slice":
+                    yield before
+        elif row in self.looked_up or is_one_hot_matrix(self.program, row):
+            for before in map(self._source, self.program.operands(row)):
+                if is_one_hot_matrix(self.program, before):
+                    yield before
 
     def _needs(self, part: frozenset[str]) -> _Needs:
         read: dict[int, float] = {}
@@ -435,7 +460,25 @@ class _Operations:
             single_elements_ns(self.signals, self.program, row) * self.mapped_share.get(row, 1.0)
             for row in (rows if is_needed else nonlinear)
         )
-        return elements_ns * (1 - self.emulated_share[name])
+        elements_ns *= 1 - self.emulated_share[name]
+        return elements_ns if is_needed else max(elements_ns, self._product_instead_ns(rows))
+
+    def _product_instead_ns(self, rows: list[int]) -> float:
+        """What a product takes that would compute a sum over expanded arrays.
+
+        With few rows, columns or terms, it leaves the matrix unit mostly empty. Squares of sums and
+        differences are the sum of three terms, of which one is such a product.
+        """
+        names = {self.program.name_of(row): row for row in rows}
+        is_sum = names.keys() >= {"multiply", "reduce"}
+        if not is_sum or is_one_hot_matrix(self.program, names["reduce"]):
+            return 0.0
+        largest = max(map(self.program.shape_of, rows), key=lambda shape: shape.elements)
+        fewest = min((size for size in largest.dims if size > 1), default=1)
+        flop = 2.0 * largest.elements * max(matrix_unit_side(self.signals) / fewest, 1.0)
+        added = 2 * self.program.shape_of(names["reduce"]).elements
+        added_ns = added * element_ns(self.signals) if names.keys() & {"add", "subtract"} else 0.0
+        return (flop_time_ns(self.signals, flop) or 0.0) + added_ns
 
     def _emulated_share(self, name: str) -> float:
         """The share of the arithmetic of an operation that the source does not have.
@@ -529,6 +572,7 @@ class _Operations:
             is_emulated=emulated_ns > 0,
             is_in_costly_order=any(row in self.other_order for row in products),
             used=next((self.used[row] for row in products if row in self.used), None),
+            is_look_up=not self.looked_up.isdisjoint(products),
         )
         if not (excess.is_explained or self._is_very_slow(excess, rows)):
             return None

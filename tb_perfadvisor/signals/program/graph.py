@@ -272,8 +272,7 @@ def _needed_ns(
 
 def arithmetic_ns(signals: Signals, program: Program, rows: Iterable[int]) -> float | None:
     """What it takes to compute some values at usual rates, their bytes aside; None if unknown."""
-    costs = costs_of(signals)
-    side = costs.array_side if costs is not None else _USUAL_SIDE
+    side = matrix_unit_side(signals)
     flop = elements_ns = 0.0
     for row in rows:
         name = program.name_of(row)
@@ -287,6 +286,12 @@ def arithmetic_ns(signals: Signals, program: Program, rows: Iterable[int]) -> fl
             elements_ns += single_elements_ns(signals, program, row)
     product_ns = flop_time_ns(signals, flop)
     return None if product_ns is None else max(product_ns, elements_ns)
+
+
+def matrix_unit_side(signals: Signals) -> int:
+    """Rows and columns of the device's matrix units."""
+    costs = costs_of(signals)
+    return costs.array_side if costs is not None else _USUAL_SIDE
 
 
 def element_ns(signals: Signals) -> float:

@@ -194,71 +194,25 @@ def readers_of_weights(
 _KEEPS_ZEROS = ("multiply", "and")
 _SPREADS = (*SAME_ELEMENTS, "broadcast")
 _LEAST_ELEMENTS = 1 << 16
+_SMALLEST_TABLE = 256
+"""Rows: the matrix unit multiplies by a smaller table at once, so a gather is no faster."""
 _MOST_CHOICES = 8
 """Ones that are added up for each row, such as the experts of a token."""
 _MOST_STEPS = 40
 
 
-@memoized
-def one_hot_operations(signals: Signals, *, smallest_table: int) -> frozenset[int]:
-    """The operations, by row of the `HloTable`, that multiply by such a matrix.
-
-    Products count if their other factor has more than `smallest_table` rows.
-    """
+def one_hot_products(program: Program) -> frozenset[int]:
+    """The products with a one-hot matrix, which look rows of the other factor up."""
     return frozenset(
-        operation.op
-        for running in running_programs(signals)
-        for operation in running.of(_products(running.program, smallest_table))
-    )
-
-
-@memoized
-def one_hot_makers(signals: Signals, *, smallest_table: int) -> frozenset[int]:
-    """The operations, by row of the `HloTable`, that make such matrices for these products alone.
-
-    Products count if their other factor has more than `smallest_table` rows.
-    """
-    return frozenset(
-        operation.op
-        for running in running_programs(signals)
-        for operation in running.of(_made(running.program, smallest_table))
-    )
-
-
-def _products(program: Program, smallest_table: int) -> Iterator[int]:
-    for row in program.rows_of(PRODUCTS):
-        factors = (of for slot in (0, 1) for of in program.operands(row, slot))
-        is_one_hot = any(_is_large_one_hot(program, of) for of in factors)
-        if is_one_hot and _contracted(program, row) > smallest_table:
-            yield row
-
-
-def _made(program: Program, smallest_table: int) -> list[int]:
-    """The rows of one-hot matrices, and of what they are made of, that nothing else reads."""
-    products = set(_products(program, smallest_table))
-    pending = [of for row in products for slot in (0, 1) for of in program.operands(row, slot)]
-    matrices = set[int]()
-    while pending:
-        row = pending.pop()
-        if row not in matrices and _is_large_one_hot(program, row):
-            matrices.add(row)
-            pending += program.operands(row)
-    pending = [
         row
-        for row in matrices
-        if program.is_result[row] or set(program.users(row)) - matrices - products
-    ]
-    needed = set[int]()
-    while pending:
-        row = pending.pop()
-        if row not in needed:
-            needed.add(row)
-            pending += matrices.intersection(program.operands(row))
-    stays = {program.kernel_of(row) for row in products | needed}
-    return [row for row in sorted(matrices) if program.kernel_of(row) not in stays]
+        for row in program.rows_of(PRODUCTS)
+        if _contracted(program, row) > _SMALLEST_TABLE
+        and any(is_one_hot_matrix(program, of) for of in program.operands(row))
+    )
 
 
-def _is_large_one_hot(program: Program, row: int) -> bool:
+def is_one_hot_matrix(program: Program, row: int) -> bool:
+    """Whether a value is a large matrix of zeros, with a few ones at indices in each row."""
     return program.shape_of(row).elements >= _LEAST_ELEMENTS and _is_one_hot(program, row, 0)
 
 

@@ -48,8 +48,6 @@ class XlaOperation(Struct, frozen=True):
     """Elements of the largest array that is computed inside a fusion; 0 if unknown."""
     product: Instruction | None = None
     """The matrix product or convolution that it is or contains; None if it is none, or unknown."""
-    is_one_hot: bool = False
-    """Whether an operand of the product is seen to be a one-hot matrix."""
     is_transposed: bool = False
     """Whether it is a copy of an argument or result that the program is seen to transpose."""
     is_known_before_loop: bool = False
@@ -102,7 +100,6 @@ def xla_operations(signals: Signals) -> tuple[XlaOperation, ...]:
                 inside_paths=tuple(paths.split("\n")) if paths else (),
                 inside_elements=max(int(hlo.inside_elements[op]), 0),
                 product=_product(instruction, product),
-                is_one_hot=bool(hlo.one_hot[op] == 1),
                 is_transposed=bool(hlo.transposed[op] == 1),
                 is_known_before_loop=bool(hlo.before_loop[op] == 1),
             )

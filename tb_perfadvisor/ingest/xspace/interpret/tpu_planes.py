@@ -159,7 +159,6 @@ class TpuOperations:
             inside_paths=interned(self._assembler, (i.paths if i else "" for i in insides)),
             product=interned(self._assembler, (i.product if i else "" for i in insides)),
             inside_elements=[i.elements if i else -1 for i in insides],
-            one_hot=[int(i.is_one_hot) if i and i.product else -1 for i in insides],
             transposed=[_answer(fact.is_transposed) for fact in facts],
             before_loop=[_answer(fact.is_known_before_loop) for fact in facts],
         ).tolist()
@@ -490,7 +489,6 @@ class HloOperations:
             inside_paths=intern(inside.paths) if inside else -1,
             product=intern(inside.product) if inside else -1,
             inside_elements=inside.elements if inside else -1,
-            one_hot=int(inside.is_one_hot) if inside and inside.product else -1,
         )
         row = self._rows[key] = int(added[0])
         if known:

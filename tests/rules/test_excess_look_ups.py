@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.rules.xla.costly_operations import OneHotProduct
+from tb_perfadvisor.rules.xla.excess_work import ExcessWork
 from tb_perfadvisor.testing import draw, find
 from tb_perfadvisor.testing.symbols import xla_op
 from tb_perfadvisor.trace import Trace
@@ -42,11 +42,13 @@ def routing(text: str) -> Trace:
 
 
 def test_tokens_are_looked_up_for_their_experts() -> None:
-    (finding,) = find(OneHotProduct, routing(ROUTING))
-    assert "2 operations per step" in finding.summary
+    (finding,) = find(ExcessWork, routing(ROUTING)) or ()
+    assert "2 operations" in finding.summary
+    assert "one-hot matrix" in finding.summary
+    assert "by index" in finding.remedies[0].text
     assert finding.saving is not None
-    # Of 200 us each, a sixth remains: the look-up, and what prepares it.
-    assert finding.saving.expected_ns == pytest.approx(2 * 400_000 * 5 / 6, rel=0.01)
+    # A gather of 1,024 rows takes 4 ns for each; their bytes, and a sixth of the product, less.
+    assert finding.saving.expected_ns == pytest.approx(2 * (400_000 - 1024 * 4), rel=0.0001)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +63,23 @@ def test_tokens_are_looked_up_for_their_experts() -> None:
 def test_a_matrix_that_something_else_needs_is_made(before: str, after: str) -> None:
     changed = ROUTING.replace(before, after)
     assert changed != ROUTING
-    (finding,) = find(OneHotProduct, routing(changed))
-    assert "1 operation per step" in finding.summary
+    assert all(
+        "2 operations" not in found.summary for found in find(ExcessWork, routing(changed)) or ()
+    )
 
 
-def test_sums_of_many_are_no_look_up() -> None:
-    assert find(OneHotProduct, routing(ROUTING.replace("2048,2", "2048,16"))) == ()
+@pytest.mark.parametrize(
+    "changed",
+    [
+        # A sum of many is no look-up.
+        ROUTING.replace("2048,2", "2048,16"),
+        # A small table is multiplied at once.
+        ROUTING.replace("2048", "256"),
+        # Two of positions make an identity matrix, and other comparisons make masks.
+        ROUTING.replace("broadcast(s32[2048,2] %place), dimensions={0,1}", "iota()"),
+        ROUTING.replace("direction=EQ", "direction=GE"),
+    ],
+)
+def test_other_matrices_are_multiplied(changed: str) -> None:
+    assert changed != ROUTING
+    assert all("one-hot" not in found.summary for found in find(ExcessWork, routing(changed)) or ())
