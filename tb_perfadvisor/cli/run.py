@@ -31,15 +31,15 @@ _MOST_BYTES = 1 << 30
 _PASSED_ON = ("SIGTERM", "SIGHUP")
 """Ctrl-C reaches the program without us."""
 _NO_STEP = {
-    "torch": "imported PyTorch, but no optimizer, no gradients and no model were seen twice. "
-    "Call tb_perfadvisor.instrument.torch.continuous in its loop.",
-    "keras": "imported Keras, but no loop over batches and no model was seen twice. Call step() of "
-    "tb_perfadvisor.instrument.keras.continuous's profiler in its loop.",
-    "tensorflow": "imported TensorFlow, but no tf.function, gradients or model were seen twice. "
-    "Mark its steps with tf.profiler.experimental.Trace, and record them.",
-    "jax": "imported JAX, but ended before it had computed for a moment. Call "
-    "tb_perfadvisor.instrument.jax.continuous in its loop.",
+    "torch": "imported PyTorch, but neither an optimizer nor gradients, a model or a loop was seen "
+    "three times.",
+    "keras": "imported Keras, but no batches, no model and no loop were seen three times.",
+    "tensorflow": "imported TensorFlow, but neither a tf.function nor gradients, a model or a loop "
+    "was seen three times.",
+    "jax": "imported JAX, but ended before it had computed for a moment.",
+    "numpy": "imported NumPy, but no loop came around three times.",
 }
+_NOTHING = "imported neither PyTorch, TensorFlow, Keras, JAX nor NumPy."
 
 
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})
@@ -88,8 +88,8 @@ def run(
     """Run a program and record a few steps now and then, without changing it.
 
     Write the program after two dashes: perfadvisor run -- python train.py. A step is a batch of
-    Keras, a step of the optimizer, or else what repeats: gradients, or calls of a model or of a
-    tf.function. JAX is recorded by time.
+    Keras, a step of the optimizer, or else a round of the loop that repeats; at the end it says
+    which. JAX is recorded by time.
     """
     from tb_perfadvisor.instrument import hook, site
     from tb_perfadvisor.instrument.continuous.profiler import SWITCH, is_switched_off
@@ -195,6 +195,8 @@ def _summary(said: Sequence[dict[str, Any]], logdir: str, *, has_died: bool) -> 
     """What was recorded, or why nothing was."""
     recorded = [each["summary"] for each in said if each.get("summary")]
     if recorded:
+        steps = {each["step"]: None for each in said if each.get("summary") and "step" in each}
+        recorded = [*(f"a step is {step}." for step in steps), *recorded]
         if any(Path(logdir).glob("step_*")):
             recorded.append(f"next: perfadvisor analyze {shell_path(logdir)}")
         return recorded
@@ -209,6 +211,6 @@ def _summary(said: Sequence[dict[str, Any]], logdir: str, *, has_died: bool) -> 
             "`python -I`, `-E` and `-S` do not."
         ]
     imported = {name for each in said for name in each["imported"]}
-    why = [_NO_STEP[name] for name in _NO_STEP if name in imported]
-    why = why or ["imported neither PyTorch, Keras nor JAX."]
-    return [f"nothing was recorded: the program {reason}" for reason in why]
+    # The others import NumPy.
+    why = next((_NO_STEP[name] for name in _NO_STEP if name in imported), _NOTHING)
+    return [f"nothing was recorded: the program {why}"]

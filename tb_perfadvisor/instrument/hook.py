@@ -6,7 +6,6 @@ program makes once per step, so its programs are recorded by time.
 
 from __future__ import annotations
 
-import atexit
 import json
 import multiprocessing
 import os
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
     from tb_perfadvisor.instrument.examination.examiner import Examiner
     from tb_perfadvisor.instrument.examination.repeated_calls import RepeatedCalls
+    from tb_perfadvisor.instrument.loop_finder import LoopFinder
+    from tb_perfadvisor.instrument.loops import Loop
     from tb_perfadvisor.instrument.parts import Parts
     from tb_perfadvisor.instrument.step_hooks import TensorFlowCalls
 
@@ -48,6 +49,17 @@ _RESTS_LONGER: Final = 2
 generates or evaluates, after a few steps to warm up. Epochs evaluate for less."""
 _SEEN_STEPS: Final = 3
 """The first steps show which loop makes them; looking at the stack takes time."""
+_ENDS_STEP: Final = {
+    Rank.BATCH: "a batch of Keras",
+    Rank.OPTIMIZER: "a step of the optimizer",
+    Rank.GRADIENT: "a computation of gradients, because no optimizer was seen",
+    Rank.TRAINING_FUNCTION: "a call of a tf.function that computes gradients",
+    Rank.CALL: "a call of a model or a tf.function, because nothing trains",
+}
+_ALIKE: Final = 1.25
+"""If a round of a loop makes about one of the calls that end steps until now, these are as good."""
+_FEWEST_RECORDINGS: Final = 2
+"""A light and a rich one."""
 
 
 def install() -> None:
@@ -88,6 +100,13 @@ class _RecordedProcess(HookedProcess):
         self._trained_s: tuple[float, float] | None = None
         """When the first and the last step of training ended."""
         self._has_rested = False
+        self._finder: LoopFinder | None = None
+        self._loop_seen: Loop | None = None
+        self._because = ""
+        """Why rounds of the loop are better steps than calls."""
+        self._is_settled = False
+        self._has_server = False
+        """Whether calls come from other threads than the main one."""
         self._sources = StepSources(self._step, self._on_better)
         super().__init__(settings)
 
@@ -96,6 +115,7 @@ class _RecordedProcess(HookedProcess):
         return {
             **super().waiting,
             "jax": self._on_jax,
+            "numpy": self._on_numpy,
             "torch": self._on_whole_torch,
             "torch.nn.modules.module": self._on_modules,
             "torch.utils.data.dataloader": self._on_loaders,
@@ -153,6 +173,10 @@ class _RecordedProcess(HookedProcess):
         """A call that may end a step has returned. Forked workers are not the program."""
         if os.getpid() != self.pid:
             return
+        if threading.current_thread() is not threading.main_thread():
+            self._has_server = True
+        if self._sources.rank is Rank.LOOP and rank > Rank.LOOP:
+            return
         self._framework = framework
         if self.said["steps"] < _SEEN_STEPS:
             self._loop = sys._getframe(1)
@@ -162,6 +186,7 @@ class _RecordedProcess(HookedProcess):
     def _on_better(self, rank: Rank) -> None:
         """Record steps of a better source; what was recorded before was not of steps."""
         number = self._profiler.discard() if self._profiler is not None else 0
+        self.said["step"] = self._what_a_step_is(rank)
         if self._model_calls is not None and rank < Rank.CALL:
             self._model_calls.stop()
         if self._windows is not None:
@@ -186,11 +211,21 @@ class _RecordedProcess(HookedProcess):
         return self._calls.repeated if is_keras else None
 
     def _new_profiler(self) -> ContinuousProfiler:
+        from tb_perfadvisor.instrument.continuous.settings import make_profiler
+        from tb_perfadvisor.instrument.ranks import rank_of_environment, rank_of_torch
+
         logdir, plan = self.settings["logdir"], self.settings["plan"]
         if self._framework == "torch":
-            from tb_perfadvisor.instrument.torch import continuous
+            from tb_perfadvisor.instrument.continuous.recorders import TorchRecorder
 
-            return continuous(logdir, **plan)
+            # PyTorch's tracer of Python would take the place of what tells of rounds.
+            is_costly = self._finder is not None and self._finder.rounds.is_costly
+            recorder = TorchRecorder(has_stacks=not is_costly)
+            return make_profiler(logdir, recorder, rank_of_torch(), **plan)
+        if self._framework == "python":
+            from tb_perfadvisor.instrument.continuous.python_recorder import PythonRecorder
+
+            return make_profiler(logdir, PythonRecorder(), rank_of_environment() or 0, **plan)
         from tb_perfadvisor.instrument.keras import profiler_of_backend
 
         return profiler_of_backend(logdir, plan)
@@ -199,7 +234,7 @@ class _RecordedProcess(HookedProcess):
         if self._loop is not None:
             self.parts.add_step("step", self._loop)
         self.said["steps"] += 1
-        if self._sources.rank is not None and self._sources.rank < Rank.CALL:
+        if self._sources.rank not in (None, Rank.LOOP, Rank.CALL):
             now_s = time.monotonic()
             self._trained_s = (self._trained_s or (now_s,))[0], now_s
         self._profiler.step()
@@ -208,7 +243,80 @@ class _RecordedProcess(HookedProcess):
             self.said["summary"] = self._profiler.summary()
             self.tell()
 
+    # --- loops ------------------------------------------------------------------------------------
+
+    def _find_loop(self) -> None:
+        """Look for the loop whose rounds are the steps."""
+        if self._finder is None:
+            from tb_perfadvisor.instrument.loop_finder import LoopFinder
+
+            self._finder = LoopFinder(self)
+            self._finder.start()
+
+    def needs_loop(self) -> bool:
+        """Whether no optimizer and no batch ends steps, and the loop tells more than calls do."""
+        rank = self._sources.rank
+        if self._has_server or self._is_settled or not self._framework_of_loop():
+            return False
+        return rank in (None, Rank.GRADIENT, Rank.CALL) and not self._may_train_soon()
+
+    def known_steps(self) -> int:
+        """How many steps were seen so far."""
+        return int(self.said["steps"])
+
+    def has_loop(self, loop: Loop, steps: float) -> bool:
+        """Whether the calls that were taken for steps are, about one per round of a loop."""
+        self._loop_seen = loop
+        kind = "backward passes" if self._sources.rank is Rank.GRADIENT else "calls of a model"
+        self._because = f", because it makes {steps:.0f} {kind}" if steps else ""
+        self._is_settled = 0 < steps <= _ALIKE
+        if self._is_settled and self._sources.rank is not None:
+            self.said["step"] = self._what_a_step_is(self._sources.rank)
+        return self._is_settled
+
+    def round_ended(self, frame: FrameType) -> None:
+        """A round of the loop ended."""
+        if os.getpid() != self.pid or self._loop_seen is None:
+            return
+        if self._sources.rank is not Rank.LOOP:
+            self._framework = self._framework_of_loop()
+        if self.said["steps"] < _SEEN_STEPS:
+            self._loop = frame
+        with suppress(Exception):
+            self._sources.ended(Rank.LOOP, self._loop_seen)
+        self._loop = None
+
+    def may_forget_loop(self) -> None:
+        """Another loop runs for longer: look for what ends its steps."""
+        if self._sources.rank is Rank.LOOP:
+            self._sources.forget()
+
+    def has_enough(self) -> bool:
+        """Whether a light and a rich recording of the loop are there."""
+        return self._recordings >= _FEWEST_RECORDINGS
+
+    def _framework_of_loop(self) -> str:
+        """Whose profiler records a loop; empty for none."""
+        imported = self.said["imported"]
+        if "jax" in imported and jax_is_used():
+            return ""  # by time
+        if "torch" in imported:
+            return "torch"
+        if "tensorflow" in imported or "keras" in imported:
+            return "keras"
+        return "python" if "numpy" in imported else ""
+
+    def _what_a_step_is(self, rank: Rank) -> str:
+        place = self._loop_seen.place if self._loop_seen is not None else ""
+        if rank is Rank.LOOP:
+            return f"a round of the loop at {place}{self._because}"
+        return f"{_ENDS_STEP[rank]}, in the loop at {place}" if place else _ENDS_STEP[rank]
+
     # --- frameworks -------------------------------------------------------------------------------
+
+    def _on_numpy(self, module: ModuleType) -> None:
+        self.uses("numpy")
+        self._find_loop()
 
     def _on_modules(self, module: ModuleType) -> None:
         from tb_perfadvisor.instrument.parts import watch_models
@@ -226,6 +334,7 @@ class _RecordedProcess(HookedProcess):
         watch_gradients(vars(module)["autograd"], partial(self._ended, "torch"))
         self._model_calls = ModelCalls(partial(self._ended, "torch"))
         threading.Thread(target=self._watch_models, name="perfadvisor", daemon=True).start()
+        self._find_loop()
 
     def _watch_models(self) -> None:
         """Watch calls of models while the program does not train."""
@@ -233,11 +342,16 @@ class _RecordedProcess(HookedProcess):
             time.sleep(_LOOK_EVERY_S)
             if self._sources.rank not in (None, Rank.CALL):
                 continue
-            made_s = self._optimizer_made_s
-            if self._has_rested or made_s is None or time.monotonic() - made_s > _UNUSED_S:
+            if not self._may_train_soon():
                 with suppress(Exception):
                     self._model_calls.watch(self.parts.living("model"))
         self._model_calls.stop()
+
+    def _may_train_soon(self) -> bool:
+        """Whether the program has made an optimizer not long ago."""
+        made_s = self._optimizer_made_s
+        is_new = made_s is not None and time.monotonic() - made_s <= _UNUSED_S
+        return is_new and not self._has_rested
 
     def _may_not_train(self) -> bool:
         """Whether calls of models may turn out to be the steps."""
@@ -248,7 +362,7 @@ class _RecordedProcess(HookedProcess):
         first_s, last_s = self._trained_s
         trained_s, rest_s = last_s - first_s, time.monotonic() - last_s
         if rest_s > max(_REST_S, _RESTS_LONGER * trained_s):
-            self._has_rested = True
+            self._has_rested, self._is_settled = True, False
             self._sources.forget()
         return trained_s < _TRAINED_S
 
@@ -270,19 +384,14 @@ class _RecordedProcess(HookedProcess):
         """Record by time, unless steps are counted."""
         from tb_perfadvisor.instrument.jax_windows import JaxWindows
 
+        self.uses("jax")
+
         def tell(what: str, text: str) -> None:
-            self.uses("jax")
             self.said[what] = text
             self.tell()
 
         self._windows = JaxWindows(self.settings, self.parts, tell)
         self._windows.start(lambda: self._sources.rank is None)
-        # JAX forgets its devices when the program ends; what is registered later runs earlier.
-        atexit.register(self._before_jax_ends)
-
-    def _before_jax_ends(self) -> None:
-        if jax_is_used():
-            self.uses("jax")
 
 
 def _is_keras_on_torch() -> bool:

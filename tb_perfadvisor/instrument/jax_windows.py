@@ -33,7 +33,8 @@ _LOOK_EVERY_S: Final = 0.02
 _QUIET_S: Final = 0.2
 """Without a compilation for so long, the program runs what it has compiled."""
 _LATEST_S: Final = 3.0
-"""A program that compiles all the time is recorded, too."""
+_MANY: Final = 10
+"""A program that compiles all the time, many functions and not a large one, is recorded, too."""
 _MOST_BYTES: Final = 64 << 20
 """A loop of many small operations fills this in seconds. Later recordings end before they do."""
 _MOST_EARLY: Final = 5
@@ -148,14 +149,16 @@ class JaxWindows:
             self._record(self._window_s)
 
     def _wait_for_quiet(self) -> None:
-        """Wait until the program runs what it has compiled."""
-        computed_s = 0.0
+        """Wait until the program runs what it has compiled, or has compiled many things."""
+        computed_s, began_s, before = 0.0, time.monotonic(), self._compilations
         while computed_s < _LATEST_S and not self._ends.wait(_LOOK_EVERY_S):
             if _is_compiling():
                 self._compiled_s = time.monotonic()
             else:
                 computed_s += _LOOK_EVERY_S
-            if time.monotonic() - self._compiled_s >= _QUIET_S:
+            now_s = time.monotonic()
+            compiles_always = self._compilations - before >= _MANY and now_s - began_s >= _LATEST_S
+            if now_s - self._compiled_s >= _QUIET_S or compiles_always:
                 break
 
     def _wait_until(self, at_s: float) -> None:

@@ -272,9 +272,10 @@ class Rank(IntEnum):
 
     BATCH = 0
     OPTIMIZER = 1
-    GRADIENT = 2
-    TRAINING_FUNCTION = 3
-    CALL = 4
+    LOOP = 2
+    GRADIENT = 3
+    TRAINING_FUNCTION = 4
+    CALL = 5
 
 
 class StepSources:

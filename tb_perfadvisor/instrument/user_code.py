@@ -65,13 +65,13 @@ def shown_path(name: str) -> str:
 def loop_around(frame: FrameType | None) -> tuple[FrameType, int] | None:
     """The innermost loop of the user's code around a call: the frame that runs it, and its line."""
     for caller in user_frames(frame):
-        line = _innermost_loop(caller.f_code.co_filename, caller.f_lineno)
+        line = innermost_loop(caller.f_code.co_filename, caller.f_lineno)
         if line is not None:
             return caller, line
     return None
 
 
-def _innermost_loop(name: str, line: int) -> int | None:
+def innermost_loop(name: str, line: int) -> int | None:
     """The first line of the innermost loop of a function whose body has a line."""
     inside = [(begin, end) for begin, end in loops_of(name) if begin <= line <= end]
     return max(inside)[0] if inside else None

@@ -104,6 +104,50 @@ while not {"problem", "summary"} & json.loads(
     train(w)[1].block_until_ready()
     time.sleep(0.002)
 """
+# These go on until the command was told of two recordings, and print what the first rounds give.
+UNTIL_RECORDED = """
+import json, os, pathlib
+
+def is_recorded():
+    path = pathlib.Path(json.loads(os.environ["PERFADVISOR_RUN"])["status"], f"{os.getpid()}.json")
+    return json.loads(path.read_text()).get("summary", "").startswith("2 ")
+"""
+ARRAYS = """
+import numpy as np
+a, number = np.random.default_rng(0).standard_normal((100, 100)), 0
+while number < 50 or not is_recorded():
+    a = a @ a.T
+    a = a / np.abs(a).max()
+    number += 1
+    if number == 50:
+        print(a.sum().hex())
+"""
+METHODS = """
+import torch
+torch.manual_seed(0)
+
+class Coder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = torch.nn.Linear(64, 32), torch.nn.Linear(32, 64)
+    def encode(self, x):
+        return self.inner(x).relu()
+    def decode(self, x):
+        return self.outer(x)
+
+def main():
+    coder, number = Coder(), 0
+    while number < 50 or not is_recorded():
+        x = torch.randn(16, 64)
+        for _ in range(3):
+            x = coder.decode(coder.encode(x))
+        number += 1
+        if number == 50:
+            print(float(x.sum()).hex())
+
+with torch.inference_mode():
+    main()
+"""
 # As much of libtpu as JAX asks for on a machine without a TPU: it does not start, but leaves a
 # profiler. That one is of another size than JAX expects, as in a libtpu of another time.
 LIBTPU = """
@@ -252,3 +296,33 @@ def test_a_profiler_that_would_end_the_program_is_not_started(
     assert printed == losses[2]
     assert "would end the program with signal 11 (SIGSEGV)" in said
     assert "or set JAX_PLATFORMS=cpu." in said
+
+
+@pytest.mark.parametrize(
+    ("program", "module", "framework"), [(ARRAYS, "numpy", "none"), (METHODS, "torch", "pytorch")]
+)
+def test_rounds_of_a_loop(program: str, module: str, framework: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(UNTIL_RECORDED + program)
+    command = [sys.executable, "-m", "tb_perfadvisor", "run", "--logdir", str(tmp_path / "run")]
+    environment = {**os.environ, **QUIET, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--", sys.executable, str(path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "a step is a round of the loop at program.py:" in done.stderr
+    plain = "is_recorded = lambda: True\n" + program
+    alone = subprocess.run(
+        [sys.executable, "-c", plain], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == alone.stdout
+    reports = analyze_all(tmp_path / "run")
+    assert reports
+    assert {(report.framework, report.steps.source) for report in reports} == {
+        (framework, "ProfilerStep")
+    }

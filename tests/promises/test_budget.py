@@ -27,7 +27,9 @@ BUDGET = {
     # `signals/host/busy_functions` was a part of `rules/evidence/host`: the first lines name the
     # places where `run` saw the program.
     # `report/tables`: the report's numbers for DuckDB, pandas and agents, who could ask for none.
-    "modules": 641,
+    # `instrument/loops`, `instrument/loop_finder` and `continuous/python_recorder`: ten of 22
+    # programs without an optimizer were not recorded, or a token or micro-batch was a step.
+    "modules": 644,
     "rules": 145,
     "limits that users can set": 190,
     # `analyze --tables`: all tables at once beside any format, so it is no format itself.
@@ -49,7 +51,8 @@ BUDGET = {
     # Tables as CSV and Parquet, and the tool that queries them.
     # A headline that says what costs, what changes it, and how surely: it had two grammars.
     # Calls that wait are told from work.
-    "lines of Python and TOML": 129_902,
+    # Loops of any program, as above.
+    "lines of Python and TOML": 130_617,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

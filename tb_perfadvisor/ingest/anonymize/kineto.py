@@ -189,7 +189,7 @@ def _header(envelope: Envelope, names: Names) -> dict[str, Any]:
         for name in (
             *("schemaVersion", "baseTimeNanoseconds", "record_shapes", "with_stack"),
             *("profile_memory", "cuda_runtime_version", "hip_runtime_version"),
-            *("perfadvisor_synthetic", "displayTimeUnit"),
+            *("perfadvisor_synthetic", "perfadvisor_recorder", "displayTimeUnit"),
         )
         if isinstance(value := getattr(envelope, name), int | float)
         or (isinstance(value, str) and value.replace(".", "").isalnum() and len(value) < 24)

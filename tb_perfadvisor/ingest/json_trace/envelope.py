@@ -28,6 +28,7 @@ class Envelope(msgspec.Struct, gc=False):
     cuda_runtime_version: Any = None
     hip_runtime_version: Any = None
     perfadvisor_synthetic: Any = None
+    perfadvisor_recorder: Any = None
     # Keys of other formats, which only serve to tell what the file is.
     nodes: msgspec.Raw = ABSENT
     displayTimeUnit: Any = None  # noqa: N815

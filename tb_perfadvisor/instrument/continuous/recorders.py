@@ -39,9 +39,10 @@ class Recorder(Protocol):
 class TorchRecorder:
     """torch.profiler. One step of warm-up is not kept: starting the profiler slows it."""
 
-    def __init__(self, label: Callable[[], Any] | None = None) -> None:
-        """Prepare. `label` labels a model's modules in rich recordings."""
+    def __init__(self, label: Callable[[], Any] | None = None, *, has_stacks: bool = True) -> None:
+        """Prepare. `label` labels a model's modules in rich recordings, which have stacks."""
         self.file_prefix = ""
+        self._has_stacks = has_stacks
         self._label = label
         self._profiler: Any = None
         self._labels: Any = None
@@ -69,7 +70,7 @@ class TorchRecorder:
             ),
             record_shapes=is_rich,
             profile_memory=is_rich,
-            with_stack=is_rich,
+            with_stack=is_rich and self._has_stacks,
         )
         # The markers in the trace carry the numbers of the program's steps.
         self._profiler.step_num = first_step

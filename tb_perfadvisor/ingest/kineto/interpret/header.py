@@ -44,11 +44,12 @@ def source_of(envelope: Envelope, source: Source) -> Source:
         rank = rank_of_name(source.path.rsplit("/", 1)[-1])
     host = envelope.host_name if isinstance(envelope.host_name, str) else ""
     backend = info.get("backend")
+    is_of_python = envelope.perfadvisor_recorder == "python"
     return replace(
         source,
         format="kineto",
-        framework="pytorch",
-        producer="torch.profiler",
+        framework="none" if is_of_python else "pytorch",
+        producer="tb_perfadvisor" if is_of_python else "torch.profiler",
         version=_versions(envelope, info),
         host=host or source.host,
         rank=rank,

@@ -1,0 +1,150 @@
+"""Finds the loop whose rounds are the steps of a program, where no call of a framework tells them.
+
+The steps are what the outermost loop that repeats does. A loop over epochs is none of these: it
+takes long, or says so.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import Final, Protocol
+
+from tb_perfadvisor.instrument.loops import Loop, Rounds, loops_around
+
+_LOOK_EVERY_S: Final = 0.05
+_FEWEST_ROUNDS: Final = 3
+_OUTER_S: Final = 2.0
+_MANY: Final = 50
+"""A loop around others has so long, and so many rounds of theirs, to come around three times; then
+it is one over epochs, say."""
+_MOST_S: Final = 6.0
+_MOST_PER_S: Final = 5_000
+"""What comes around more often is a part of a step."""
+_REST: Final = 2
+_LEAST_REST_S: Final = 2.0
+
+
+class Steps(Protocol):
+    """Whose steps are looked for."""
+
+    def needs_loop(self) -> bool:
+        """Whether a loop would tell more about the steps than what is known of them."""
+
+    def known_steps(self) -> int:
+        """How many steps were seen so far."""
+
+    def has_loop(self, loop: Loop, steps: float) -> bool:
+        """A loop was found, which makes so many of the steps known so far per round.
+
+        Returns whether these are good enough.
+        """
+
+    def round_ended(self, frame: FrameType) -> None:
+        """A round of that loop ended."""
+
+    def may_forget_loop(self) -> None:
+        """The loop has ended; another one runs for longer."""
+
+    def has_enough(self) -> bool:
+        """Whether more rounds would not be recorded."""
+
+
+class LoopFinder:
+    """Looks at the main thread now and then, in a thread of its own, until a loop is found."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.rounds = Rounds()
+        self._ended_s: float | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to look, once."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="perfadvisor", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        is_done, rest_s = False, 0.0
+        while not is_done:
+            time.sleep(2 * _LOOK_EVERY_S + rest_s)
+            if not self._steps.needs_loop():
+                continue
+            began_s = time.monotonic()
+            with suppress(Exception):
+                loop = self._search()
+                if loop is not None:
+                    is_done = self._follow(loop)
+                    began_s = time.monotonic()
+            self.rounds.stop()
+            # Looking costs time, and what is not found soon may not be there.
+            rest_s = _REST * (time.monotonic() - began_s)
+
+    def _search(self) -> Loop | None:
+        """The outermost loop that comes around; None if none does, or none tells more."""
+        loops = loops_around(_frame())
+        if not loops:
+            return None
+        self.rounds.watch(loops)
+        before, began_s = self._steps.known_steps(), time.monotonic()
+        passed_s = 0.0
+        while self._steps.needs_loop() and passed_s <= _MOST_S:
+            time.sleep(_LOOK_EVERY_S)
+            passed_s = time.monotonic() - began_s
+            loop = loop_of_steps(loops, passed_s)
+            if loop is not None:
+                steps = (self._steps.known_steps() - before) / loop.rounds
+                is_part = loop.rounds > _MOST_PER_S * passed_s
+                is_enough = is_part or not _runs(loop) or self._steps.has_loop(loop, steps)
+                return None if is_enough else loop
+        return None
+
+    def _follow(self, loop: Loop) -> bool:
+        """Tell of its rounds until another loop runs for longer; returns whether that is all."""
+
+        def ended(frame: FrameType) -> None:
+            self._ended_s = time.monotonic()
+            self._steps.round_ended(frame)
+
+        first_s, self._ended_s = time.monotonic(), None
+        self.rounds.follow(loop, ended)
+        while not (self.rounds.is_costly and self._steps.has_enough()):
+            time.sleep(2 * _LOOK_EVERY_S)
+            last_s = self._ended_s or first_s
+            rest_s = time.monotonic() - last_s
+            if rest_s > max(_LEAST_REST_S, last_s - first_s) and not _runs(loop):
+                self._steps.may_forget_loop()
+                return False
+        return True
+
+
+def loop_of_steps(loops: Sequence[Loop], passed_s: float) -> Loop | None:
+    """The loop whose rounds are steps, of some that were watched for a time, outer ones first."""
+    repeated = [loop for loop in loops if loop.rounds >= _FEWEST_ROUNDS]
+    if len(repeated) > 1 and _is_over_epochs(repeated[0]):
+        return repeated[1]
+    is_late = passed_s > _MOST_S or (
+        passed_s >= _OUTER_S and any(loop.rounds >= _MANY for loop in repeated)
+    )
+    return repeated[0] if repeated and (repeated[0] is loops[0] or is_late) else None
+
+
+def _frame() -> FrameType | None:
+    return sys._current_frames().get(threading.main_thread().ident or 0)
+
+
+def _runs(loop: Loop) -> bool:
+    """Whether the program is in a loop now."""
+    return any(
+        each.code is loop.code and each.begin == loop.begin for each in loops_around(_frame())
+    )
+
+
+def _is_over_epochs(loop: Loop) -> bool:
+    return "epoch" in linecache.getline(loop.code.co_filename, loop.line).lower()

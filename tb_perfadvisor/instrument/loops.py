@@ -1,0 +1,321 @@
+"""The loops that a program is in, by its bytecode, and how often they come around.
+
+Python 3.12 and later tell of each jump back to the beginning of a loop. Before, a round shows in
+the calls that a loop makes: they begin again. A profile function sees all calls, and takes time for
+each, so that it stays for seconds only. For longer, one function that the loop calls once per round
+tells of its calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dis
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Final
+
+from tb_perfadvisor.instrument.user_code import innermost_loop, shown_path, user_frames
+
+HAS_MONITORING: Final = sys.version_info >= (3, 12)
+_TOOL: Final = 4
+"""Of the numbers that `sys.monitoring` gives to tools, one without a fixed use."""
+_MOST_COUNTED: Final = 1_000
+"""Inner loops that come around so often are no steps, and telling of them takes time."""
+_STARTS_LATER: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_ASK_AGAIN: Final = ("JUMP_BACKWARD_NO_INTERRUPT",)
+"""Waits for a coroutine or another generator; no loop of the program."""
+
+_MAIN: Final = threading.main_thread()
+
+Ended = Callable[[FrameType], object]
+
+
+class Loop:
+    """A loop of a function: from where its rounds begin to the last jump back."""
+
+    def __init__(self, code: CodeType, begin: int, end: int, line: int) -> None:
+        self.code = code
+        self.begin = begin
+        self.end = end
+        self.line = innermost_loop(code.co_filename, line) or line
+        self.rounds = 0
+        self.inner: list[Loop] = []
+        self._at = -1
+        self._called: str | CodeType = ""
+        self.callees: dict[int, tuple[int, FunctionType | type | None]] = {}
+        """How often each place in it made a call, and what it calls in Python."""
+
+    @property
+    def place(self) -> str:
+        """`train.py:42`."""
+        return f"{shown_path(self.code.co_filename)}:{self.line}"
+
+    def holds(self, at: int) -> bool:
+        """Whether an instruction is in it."""
+        return self.begin <= at <= self.end
+
+    def calls(self, at: int, called: str | CodeType) -> bool:
+        """A call begins in it; returns whether that is a new round.
+
+        A function in C that is called at one place may call others, which look like called there.
+        """
+        inside = next((loop for loop in self.inner if loop.holds(at)), None)
+        at, before = inside.begin if inside is not None else at, self._at
+        if before != at:
+            self._at, self._called = at, called
+        elif isinstance(called, str):
+            self._called = called
+        is_new = before > at or (before == at and inside is None and self._called == called)
+        self.rounds += is_new
+        return is_new
+
+
+def loops_of(code: CodeType) -> list[Loop]:
+    """The loops of a function, outer ones first."""
+    lines = dict(dis.findlinestarts(code))
+    ends: dict[int, int] = {}
+    for each in dis.get_instructions(code):
+        jumps = each.opcode in dis.hasjrel or each.opcode in dis.hasjabs
+        if jumps and each.argval <= each.offset and each.opname not in _ASK_AGAIN:
+            ends[each.argval] = max(ends.get(each.argval, 0), each.offset)
+    loops = []
+    for begin, end in sorted(ends.items()):
+        before = [at for at, line in lines.items() if at <= begin and line is not None]
+        line = lines[max(before)] if before else code.co_firstlineno
+        loops.append(Loop(code, begin, end, line))
+    for loop in loops:
+        loop.inner = [each for each in loops if each is not loop and loop.holds(each.begin)]
+    return loops
+
+
+def loops_around(frame: FrameType | None) -> list[Loop]:
+    """The loops of the user's code around what a thread does, outer ones first."""
+    found = []
+    for caller in reversed([*user_frames(frame)]):
+        found += [loop for loop in loops_of(caller.f_code) if loop.holds(caller.f_lasti)]
+    return found
+
+
+class Rounds:
+    """Counts the rounds of some loops on the main thread, and tells of those of one."""
+
+    def __init__(self) -> None:
+        self._loops: dict[int, list[Loop]] = {}
+        """By the functions that they are in, outer ones first."""
+        self._followed: Loop | None = None
+        self._ended: Ended | None = None
+        self._restore: Callable[[], None] | None = None
+        self.is_costly = False
+        """Whether telling of rounds takes time for each call of the program."""
+
+    def watch(self, loops: Iterable[Loop]) -> None:
+        """Count the rounds of these loops from now on."""
+        self.stop()
+        for loop in loops:
+            self._loops.setdefault(id(loop.code), []).append(loop)
+        if HAS_MONITORING:
+            self._monitor([group[0].code for group in self._loops.values()])
+        else:
+            on_main_thread(self._profile)
+
+    def follow(self, loop: Loop, ended: Ended) -> None:
+        """Tell of each round of one of them, with the frame that runs it."""
+        self._followed, self._ended = loop, ended
+        if HAS_MONITORING:
+            return
+        self.is_costly = True
+        # The function that is called in each round: other calls depend on a condition.
+        calls: Counter[FunctionType | type] = Counter()
+        for count, called in loop.callees.values():
+            if called is not None:
+                calls[called] += count
+        usual = (each for each, count in calls.items() if abs(count - loop.rounds) <= 1)
+        called = next(usual, None)
+        if called is not None:
+            self.is_costly = False
+            on_main_thread(lambda: self._tell_calls(called))
+
+    def stop(self) -> None:
+        """Leave the program as it was."""
+        restore, self._restore = self._restore, None
+        self._loops, self._followed, self._ended = {}, None, None
+        self.is_costly = False
+        if restore is not None:
+            restore()
+
+    # --- Python 3.12 and later --------------------------------------------------------------------
+
+    def _monitor(self, codes: list[CodeType]) -> None:
+        monitoring: Any = vars(sys)["monitoring"]
+        events, nothing = monitoring.events.JUMP, monitoring.events.NO_EVENTS
+        main, disable = _MAIN.ident, monitoring.DISABLE
+
+        def jumped(code: CodeType, at: int, to: int) -> Any:
+            loop = next((each for each in self._loops.get(id(code), ()) if each.begin == to), None)
+            if loop is None or (loop is not self._followed and loop.rounds >= _MOST_COUNTED):
+                return disable
+            if threading.get_ident() == main:
+                loop.rounds += 1
+                if loop is self._followed and self._ended is not None:
+                    self._ended(sys._getframe(1))
+            return None
+
+        def restore() -> None:
+            for code in codes:
+                monitoring.set_local_events(_TOOL, code, nothing)
+            monitoring.free_tool_id(_TOOL)
+
+        monitoring.use_tool_id(_TOOL, "perfadvisor")
+        monitoring.register_callback(_TOOL, events, jumped)
+        for code in codes:
+            monitoring.set_local_events(_TOOL, code, events)
+        monitoring.restart_events()
+        self._restore = restore
+
+    # --- Python 3.10 and 3.11 ---------------------------------------------------------------------
+
+    def _profile(self) -> None:
+        if sys.getprofile() is not None or not self._loops:
+            return
+
+        def called(frame: FrameType, event: str, function: Any) -> None:
+            caller = frame if event == "c_call" else frame.f_back if event == "call" else None
+            loops = self._loops.get(id(caller.f_code)) if caller is not None else None
+            if not loops or caller is None:
+                return
+            at = caller.f_lasti
+            for loop in loops:
+                if not loop.holds(at):
+                    continue
+                if event == "call" and not any(each.holds(at) for each in loop.inner):
+                    count, callee = loop.callees.get(at) or (0, _function_of(frame, caller))
+                    loop.callees[at] = count + 1, callee
+                name = frame.f_code if event == "call" else function.__name__
+                if loop.calls(at, name) and loop is self._followed and self._ended is not None:
+                    self._ended(caller)
+
+        def unset() -> None:
+            if sys.getprofile() is called:
+                sys.setprofile(None)
+
+        sys.setprofile(called)
+        self._restore = lambda: on_main_thread(unset)
+
+    def _tell_calls(self, called: FunctionType | type) -> None:
+        loop = self._followed
+        if loop is None:
+            return
+        if self._restore is not None:
+            sys.setprofile(None)
+
+        def tell() -> None:
+            frame = sys._getframe(2)
+            is_round = frame.f_code is loop.code and threading.current_thread() is _MAIN
+            if is_round and loop is self._followed and self._ended is not None:
+                self._ended(frame)
+
+        self._restore = (
+            _told_of_model(called, tell) if isinstance(called, type) else _told(called, tell)
+        )
+
+
+def on_main_thread(call: Callable[[], object]) -> None:
+    """Call something on the main thread, between two of its instructions, as soon as it can."""
+    if threading.current_thread() is _MAIN:
+        call()
+        return
+    is_done = threading.Event()
+
+    def run(_: object) -> int:
+        with suppress(Exception):
+            call()
+        is_done.set()
+        return 0
+
+    pending = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(run)
+    # Memory that is being executed must not be freed.
+    _PENDING[:-_KEPT] = [each for each in _PENDING[:-_KEPT] if not each[0].is_set()]
+    _PENDING.append((is_done, pending))
+    ctypes.pythonapi.Py_AddPendingCall(pending, None)
+
+
+_KEPT: Final = 8
+_PENDING: Final[list[tuple[threading.Event, Any]]] = []
+
+
+def _function_of(frame: FrameType, caller: FrameType) -> FunctionType | type | None:
+    """The function that a call has begun to run, or the class of the model that is called."""
+    code = frame.f_code
+    if code.co_flags & _STARTS_LATER:
+        return None
+    owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    if code.co_name == "_wrapped_call_impl" and owner is not None:
+        return None if "__call__" in vars(type(owner)) else type(owner)
+    for kind in type(owner).__mro__:
+        method = vars(kind).get(code.co_name)
+        if isinstance(method, FunctionType) and method.__code__ is code:
+            return method
+    names = (*caller.f_locals.values(), *caller.f_globals.values(), *frame.f_globals.values())
+    found = {id(each): each for each in names if type(each) is FunctionType}
+    same = [each for each in found.values() if each.__code__ is code]
+    return same[0] if len(same) == 1 else None
+
+
+class _Told:
+    """What the code below calls."""
+
+    def __init__(self, call: Callable[..., Any], tell: Callable[[], None]) -> None:
+        self.call, self.tell = call, tell
+
+
+def _told(function: FunctionType, tell: Callable[[], None]) -> Callable[[], None]:
+    """Tell of each call of a function, which stays the object that it is; returns the way back."""
+    code = function.__code__
+    called = FunctionType(
+        code, function.__globals__, code.co_name, function.__defaults__, function.__closure__
+    )
+    called.__kwdefaults__ = function.__kwdefaults__
+    # A function keeps its closure, so that new code needs as many variables of it.
+    names = ", ".join(f"_{number}" for number in range(len(code.co_freevars)))
+    source = (
+        f"def outer({names}):\n"
+        "    def inner(*arguments, **keywords):\n"
+        f"        {names or 'pass'}\n"
+        "        'told'.tell()\n"
+        "        return 'told'.call(*arguments, **keywords)\n"
+        "    return inner\n"
+    )
+    made: dict[str, Any] = {}
+    exec(compile(source, __file__, "exec"), made)
+    new: CodeType = made["outer"](*[None] * len(code.co_freevars)).__code__
+    told = _Told(called, tell)
+    function.__code__ = new.replace(
+        co_consts=tuple(told if each == "told" else each for each in new.co_consts),
+        co_name=code.co_name,
+    )
+
+    def restore() -> None:
+        function.__code__ = code
+
+    return restore
+
+
+def _told_of_model(kind: Any, tell: Callable[[], None]) -> Callable[[], None]:
+    """Tell of each call of a model of a class; returns the way back."""
+    call = kind.__call__
+
+    def told(*arguments: Any, **keywords: Any) -> Any:
+        tell()
+        return call(*arguments, **keywords)
+
+    kind.__call__ = told
+
+    def restore() -> None:
+        del kind.__call__
+
+    return restore

@@ -1,0 +1,189 @@
+"""Which loops a program is in, and how often they come around, without a clock."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from tb_perfadvisor.instrument.loop_finder import loop_of_steps
+from tb_perfadvisor.instrument.loops import HAS_MONITORING, Loop, Rounds, loops_around, loops_of
+
+Look = Callable[[], object]
+
+
+def work(number: int) -> int:
+    return number + 1
+
+
+def two_loops(look: Look, outer: int, inner: int) -> None:
+    for number in range(outer):
+        abs(number)
+        for each in range(inner):
+            work(each)
+        look()
+
+
+def one_site(look: Look, rounds: int) -> None:
+    for number in range(rounds):
+        look() if number == 0 else work(number)
+
+
+def sorting(look: Look, rounds: int) -> None:
+    for _ in range(rounds):
+        look()
+        sorted([3, 1, 2], key=work)
+
+
+def own(loops: list[Loop], function: Callable[..., object]) -> list[Loop]:
+    return [loop for loop in loops if loop.code is function.__code__]
+
+
+class Counter:
+    """Begins to watch when the program looks for the first time."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self.rounds = Rounds()
+        self.loops: list[Loop] = []
+        self._function = function
+
+    def __call__(self) -> None:
+        if not self.loops:
+            around = loops_around(sys._getframe(1))
+            self.loops = own(around, self._function)
+            self.rounds.watch(self.loops)
+
+
+def test_loops_are_found_by_where_they_jump_back_to() -> None:
+    outer, inner = loops_of(two_loops.__code__)
+    first = two_loops.__code__.co_firstlineno
+    assert [loop.line - first for loop in (outer, inner)] == [1, 3]
+    assert outer.inner == [inner]
+    assert outer.place.endswith(f"test_loops.py:{first + 1}")
+
+
+def test_outer_loops_come_first_and_a_function_without_a_loop_has_none() -> None:
+    found: list[list[Loop]] = []
+    two_loops(lambda: found.append(own(loops_around(sys._getframe()), two_loops)), 1, 1)
+    # It looks behind the inner loop.
+    assert [[loop.begin for loop in each] for each in found] == [
+        [loops_of(two_loops.__code__)[0].begin]
+    ]
+    assert loops_of(work.__code__) == []
+
+
+def test_rounds_are_counted_from_the_first_look_on() -> None:
+    counter = Counter(two_loops)
+    two_loops(counter, 8, 3)
+    counter.rounds.stop()
+    # It watches from the end of the first round on. Jumps back: 8, the last of which finds that
+    # nothing is left. Calls are first seen in the second round, and begin again in 3 to 8.
+    assert counter.loops[0].rounds == (8 if HAS_MONITORING else 6)
+    assert sys.getprofile() is None
+
+
+def test_what_a_function_of_c_calls_is_no_round() -> None:
+    counter = Counter(sorting)
+    sorting(counter, 6)
+    counter.rounds.stop()
+    assert counter.loops[0].rounds == (6 if HAS_MONITORING else 5)
+
+
+@pytest.mark.parametrize("program", [two_loops, sorting])
+def test_rounds_are_told_one_by_one_and_the_program_is_left_as_it_was(
+    program: Callable[..., object],
+) -> None:
+    rounds = Rounds()
+    told: list[FrameType] = []
+    seen: list[int] = []
+    code, looks = work.__code__, 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            loops = own(loops_around(sys._getframe(1)), program)
+            rounds.watch(loops)
+            seen.append(0)
+        elif looks == 5:
+            rounds.follow(rounds._loops[id(program.__code__)][0], told.append)
+        seen.append(len(told))
+
+    program(look, 12, *([2] if program is two_loops else []))
+    rounds.stop()
+    # Looks 5 to 12 are in the rounds that are told of; the last round is over after the last look.
+    assert len(told) == (8 if HAS_MONITORING else 7)
+    assert {frame.f_code for frame in told} == {program.__code__}
+    assert sys.getprofile() is None
+    assert work.__code__ is code
+
+
+def test_a_function_that_each_round_calls_tells_of_it() -> None:
+    if HAS_MONITORING:
+        pytest.skip("this version of Python tells of jumps")
+    rounds = Rounds()
+    told: list[FrameType] = []
+
+    def step(number: int, *, more: int = 1) -> int:
+        return number + more + len(told[:0])
+
+    code, results = step.__code__, []
+    for number in range(9):
+        results.append(step(number, more=2))
+        if number == 1:
+            rounds.watch(loops_around(sys._getframe())[-1:])
+        if number == 5:
+            (loop,) = rounds._loops[id(sys._getframe().f_code)]
+            rounds.follow(loop, told.append)
+            assert not rounds.is_costly
+            assert step.__code__ is not code
+    rounds.stop()
+    assert results == [2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert len(told) == 3  # numbers 6, 7 and 8
+    assert step.__code__ is code
+    assert sys.getprofile() is None
+
+
+# --- which of them is the step ----------------------------------------------------------------
+
+PROGRAM = """
+for epoch in range(9):
+    for prompt in prompts:
+        while more():
+            step()
+"""
+
+
+@pytest.fixture
+def nest(tmp_path: Path) -> list[Loop]:
+    """Three loops: over epochs, over prompts, and over tokens."""
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return loops_of(compile(PROGRAM, str(path), "exec"))
+
+
+def chosen(nest: list[Loop], rounds: list[int], passed_s: float) -> Loop | None:
+    for loop, number in zip(nest, rounds, strict=True):
+        loop.rounds = number
+    return loop_of_steps(nest, passed_s)
+
+
+def test_the_step_is_a_round_of_the_outermost_loop_that_repeats(nest: list[Loop]) -> None:
+    assert chosen(nest[1:], [3, 90], 0.1) is nest[1]
+    assert chosen(nest, [0, 2, 2], 0.1) is None
+
+
+def test_an_outer_loop_gets_time_to_come_around(nest: list[Loop]) -> None:
+    assert chosen(nest, [0, 2, 60], 1.9) is None
+    assert chosen(nest, [0, 2, 60], 2.0) is nest[2]
+    # Few rounds of the inner one say little about the outer one.
+    assert chosen(nest, [0, 2, 49], 2.0) is None
+    assert chosen(nest, [0, 2, 49], 6.1) is nest[2]
+
+
+def test_a_loop_over_epochs_is_none_over_steps(nest: list[Loop]) -> None:
+    assert chosen(nest, [3, 12, 90], 0.1) is nest[1]
+    assert chosen(nest[:1], [3], 0.1) is nest[0]

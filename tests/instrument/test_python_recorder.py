@@ -1,0 +1,42 @@
+"""What is written of a program without a framework."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+from tb_perfadvisor import analyze
+from tb_perfadvisor.instrument.continuous.python_recorder import PythonRecorder
+
+MS = 1_000_000
+
+
+def load() -> None:
+    pass
+
+
+def clean() -> None:
+    pass
+
+
+def test_steps_and_functions_are_in_the_report(tmp_path: Path) -> None:
+    recorder = PythonRecorder()
+    recorder.start(tmp_path, 20, 5, is_rich=False)
+    assert [recorder.step() for _ in range(5)] == [False, False, False, False, True]
+    recorder._ends.set()
+    # Five steps of 30 ms: 20 ms of loading, then 10 ms of cleaning.
+    recorder._marks = [(number * 30 * MS, 20 + number) for number in range(6)]
+    recorder._looks = [
+        (number * 30 * MS + at * MS, [(load if at < 20 else clean).__code__])
+        for number in range(5)
+        for at in range(30)
+    ]
+    recorder.stop()
+    report = analyze(tmp_path)
+    assert report.framework == "none"
+    assert (report.steps.used, report.steps.mean_ns) == (5, 30 * MS)
+    (path,) = tmp_path.glob("*.pt.trace.json.gz")
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    spans = {(each["name"].split(": ")[-1], each["dur"]) for each in events}
+    assert {("load", 20_000.0), ("clean", 10_000.0)} <= spans
