@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.rules.xla.excess_work import ExcessWork
-from tb_perfadvisor.testing import check_rule, find
-from tests.support.program_values import FIXED, SLOW, drawn, program
+from tb_perfadvisor.testing import check_rule, draw, find
+from tb_perfadvisor.testing.symbols import xla_op
+from tb_perfadvisor.trace import Trace
+from tb_perfadvisor.trace.program import Program
+from tests.support.program_values import FIXED, MODULE, SLOW, drawn, program, with_operand
 
 # Of a v5e: 819 GB/s and 197 TFLOP/s, of which large transfers reach 85 % and products 75 %.
 BYTES_PER_US, FLOP_PER_US = 819e3 * 0.85, 197e6 * 0.75
@@ -122,3 +126,103 @@ def test_results_of_all_trips_have_to_fit_into_memory() -> None:
     for old, new in many.items():
         text, fusion = text.replace(old, new), fusion.replace(old, new)
     assert find(ExcessWork, drawn(SLOW, fusion, program(text))) == ()
+
+
+# A gradient at the beginning of each trip, from a state that the trip before has left, and one of
+# the state that the trip leaves.
+POINT, SCORES = "bf16[16,512]{1,0}", "bf16[16,65536]{1,0}"
+DATA = "bf16[512,65536]{1,0}"
+TWICE = f"""
+    %data = {DATA} parameter(0)
+    %begin = {POINT} parameter(1)
+    %q = {POINT} copy({POINT} %next) // runs=20
+    %first = {SCORES} dot({POINT} %q, {DATA} %data), lhs_contracting_dims={{1}} // in one, runs=20
+    %mapped = {SCORES} tanh({SCORES} %first) // in one, runs=20
+    %gradient = {POINT} dot({SCORES} %mapped, {DATA} %data), {{}} // in one, runs=20
+    %next = {POINT} subtract({POINT} %q, {POINT} %gradient) // in one, runs=20
+    %second = {SCORES} dot({POINT} %next, {DATA} %data), {{1}} // in two, runs=20
+    %other = {SCORES} tanh({SCORES} %second) // in two, runs=20
+    %after = {POINT} dot({SCORES} %other, {DATA} %data), {{}} // in two, runs=20
+    %kept = {POINT} add({POINT} %kept, {POINT} %after) // in two, result, runs=20
+""".replace(" {1} //", " lhs_contracting_dims={1} //").replace("{}", "rhs_contracting_dims={1}")
+ONE_OF_TWO = f"%one = {POINT} fusion({POINT} %q, {DATA} %data), kind=kOutput"
+
+
+def with_begin(found: Program) -> Program:
+    """A program whose copied state is an argument before the first trip."""
+    begin, copied = (list(found.kernels).index(name) for name in ("begin", "q"))
+    return with_operand(found, copied, begin)
+
+
+def test_what_the_trip_before_has_computed_is_passed_on() -> None:
+    twice = with_begin(program(TWICE))
+    (finding,) = find(ExcessWork, drawn(SLOW, ONE_OF_TWO, twice)) or ()
+    assert "Each of 20 trips of a loop computes what the trip before" in finding.summary
+    assert "Pass what a trip has computed on" in finding.remedies[0].text
+    # Of its operation, the subtraction remains, which takes next to nothing.
+    assert expected_us(finding) == pytest.approx(800, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # The second gradient is at another point.
+        (f"dot({POINT} %next", f"dot({POINT} %gradient"),
+        # It is of other data.
+        (f"dot({POINT} %next, {DATA} %data)", f"dot({POINT} %next, {DATA} %others)"),
+    ],
+)
+def test_other_gradients_are_no_repetition(before: str, after: str) -> None:
+    text = TWICE.replace(before, after) + f"%others = {DATA} parameter(2)"
+    assert before in TWICE
+    found = find(ExcessWork, drawn(SLOW, ONE_OF_TWO, with_begin(program(text)))) or ()
+    assert all("trip before" not in finding.summary for finding in found)
+
+
+BLOCK = f"%first = {GATES} fusion({ONE} %x, {W} %w), kind=kOutput"
+PASSES = f"""
+    %x = {ONE} parameter(0)
+    %y = {ONE} parameter(1)
+    %w = {W} parameter(2)
+    %one = {GATES} dot({ONE} %x, {W} %w), lhs_contracting_dims={{1}} // in first, result
+    %two = {GATES} dot({ONE} %y, {W} %w), lhs_contracting_dims={{1}} // in second, result
+"""
+
+
+def two_passes(text: str) -> Trace:
+    legend = {
+        letter: xla_op(name, BLOCK.replace("%first", f"%{name}"), module=MODULE)
+        for letter, name in (("s", "first"), ("t", "second"))
+    }
+    trace = draw(SLOW.replace("ssss", "sstt"), legend=legend, device="TPU v5 lite")
+    return replace(trace, programs=(program(text),))
+
+
+def test_weights_are_read_in_one_pass() -> None:
+    (finding,) = find(ExcessWork, two_passes(PASSES)) or ()
+    assert "2 passes over the same arrays" in finding.summary
+    assert "along the batch" in finding.remedies[0].text
+    # Two passes read 8 MiB of weights twice; inputs and results of 320 KiB stay. So 8 MiB and twice
+    # these take their share of four times 200 µs.
+    beside = 320 / 1024
+    share = (8 + 2 * beside) / (2 * (8 + beside))
+    assert expected_us(finding) == pytest.approx(800 * (1 - share), rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # The second needs the first.
+        (f"%y = {ONE} parameter(1)", f"%y = {ONE} slice({GATES} %one)"),
+        # It has weights of its own, or more of them.
+        (f"{ONE} %y, {W} %w", f"{ONE} %y, {W} %v"),
+        (f"{ONE} %y, {W} %w)", f"{ONE} %y, {W} %w, {W} %v)"),
+        # It computes something else.
+        (f"%two = {GATES} dot", f"%two = {GATES} add"),
+    ],
+)
+def test_passes_that_differ_stay_two(before: str, after: str) -> None:
+    text = f"%v = {W} parameter(3)" + PASSES.replace(before, after)
+    assert before in PASSES
+    found = find(ExcessWork, two_passes(text)) or ()
+    assert all("passes" not in finding.summary for finding in found)

@@ -16,6 +16,7 @@ from tb_perfadvisor.rules.savings import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.program.excess_work import Excess, excess_work
+from tb_perfadvisor.signals.program.loop_work import Avoidable
 from tb_perfadvisor.signals.tpu.xla_operations import executions
 from tb_perfadvisor.trace.names import short_annotation, short_name
 from tb_perfadvisor.units import format_bytes, format_share
@@ -117,11 +118,9 @@ def _summary(signals: Signals, parts: Sequence[Excess], cost: str) -> str:
         sentences.append(f"All {devices} devices compute the same products.")
     if worst.is_emulated:
         sentences.append("Many operations do what is one in the source, as for 64-bit numbers.")
-    if worst.trips is not None:
-        sentences.append(
-            f"{worst.trips.trips:,.0f} trips of a loop run one after the other, but none of this"
-            " depends on the trip before."
-        )
+    if worst.avoidable is not None:
+        why = _WHY[worst.avoidable.kind]
+        sentences.append(why.format(f"{worst.avoidable.trips:,.0f}"))
     if worst.is_look_up:
         sentences.append("A product with a one-hot matrix reads a whole table to look rows up.")
     if useful < flop:
@@ -136,9 +135,26 @@ def _summary(signals: Signals, parts: Sequence[Excess], cost: str) -> str:
     return " ".join(sentences)
 
 
+_AT_ONCE = (
+    "{} trips of a loop run one after the other, but none of this depends on the trip before."
+)
+_WHY = {
+    Avoidable.WHOLE: _AT_ONCE,
+    Avoidable.PART: _AT_ONCE,
+    Avoidable.AGAIN: "Each of {} trips of a loop computes what the trip before has computed.",
+    Avoidable.PASSES: "They are {} passes over the same arrays; none needs another's result.",
+}
+_INSTEAD = {
+    Avoidable.WHOLE: ("trips-at-once",),
+    Avoidable.PART: ("product-before-loop",),
+    Avoidable.AGAIN: ("result-of-last-trip",),
+    Avoidable.PASSES: ("one-pass",),
+}
+
+
 def _changes(excess: Excess) -> tuple[str, ...]:
-    if excess.trips is not None:
-        return ("trips-at-once",) if excess.trips.is_whole else ("product-before-loop",)
+    if excess.avoidable is not None:
+        return _INSTEAD[excess.avoidable.kind]
     if excess.is_repeated and _splits_batch(excess):
         return ("sharded-updates", "weights-over-devices")
     if excess.is_repeated:

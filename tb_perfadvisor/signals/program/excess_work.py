@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import permutations
 from typing import NamedTuple
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -35,7 +37,8 @@ from tb_perfadvisor.signals.program.graph import (
     takes_known_part,
     total_ns,
 )
-from tb_perfadvisor.signals.program.loop_work import LoopWork, loop_work
+from tb_perfadvisor.signals.program.loop_work import Avoidable, AvoidableWork, loop_work
+from tb_perfadvisor.signals.program.loops import reached
 from tb_perfadvisor.signals.program.moved_rows import is_one_hot_matrix, one_hot_products
 from tb_perfadvisor.signals.program.useful_work import (
     PartlyUsed,
@@ -72,6 +75,8 @@ _MANY = 8
 """Operations of one name in the source, also on several lines of it."""
 _LARGE = 1 << 16
 """Elements of arrays that devices could split."""
+_LARGE_INPUT = 1 / 16
+"""Of an array that operations share: if others are as large as this, they have to be the same."""
 _MOST_RENAMED = 64
 _ROW_NS = 4.0
 """Of a row that a gather moves, as XLA's compiler schedules gathers for v5e, v5p and v6e."""
@@ -120,8 +125,8 @@ class Excess(Struct, frozen=True):
     """A product of which a part is used."""
     is_look_up: bool = False
     """Whether a product with a one-hot matrix looks rows up."""
-    trips: LoopWork | None = None
-    """Trips of a loop that could run at once."""
+    avoidable: AvoidableWork | None = None
+    """Trips of a loop that could run at once, and other work that loops do twice."""
 
     @property
     def is_explained(self) -> bool:
@@ -130,7 +135,7 @@ class Excess(Struct, frozen=True):
             self.is_inflated
             or self.is_repeated
             or self.is_emulated
-            or self.trips is not None
+            or self.avoidable is not None
             or self.useful_flop < _MOST_USEFUL * self.flop
         )
 
@@ -144,7 +149,10 @@ class Excess(Struct, frozen=True):
 def excess_work(signals: Signals) -> tuple[Excess, ...]:
     """The parts that do much more than they need, the largest excess first."""
     found = [excess for program in _programs(signals) for excess in program.in_excess()]
-    found += [_of_trips(work) for work in loop_work(signals)]
+    found += [_of_work(work) for work in loop_work(signals)]
+    found += [
+        _of_work(work) for program in _programs(signals) for work in program.passes_over_arrays()
+    ]
     chosen, claimed = [], set[int]()
     for excess in sorted(found, key=lambda excess: -excess.excess_ns):
         operations = {operation.op for operation in excess.operations}
@@ -154,8 +162,8 @@ def excess_work(signals: Signals) -> tuple[Excess, ...]:
     return tuple(chosen)
 
 
-def _of_trips(work: LoopWork) -> Excess:
-    """Operations of a loop, as a part of the program that does what all trips at once would not."""
+def _of_work(work: AvoidableWork) -> Excess:
+    """Work that is known to be avoidable, as a part of the program."""
     program = work.running.program
     rows = [row for row in range(len(program)) if program.kernel_of(row) == work.names[0]]
     return Excess(
@@ -174,7 +182,7 @@ def _of_trips(work: LoopWork) -> Excess:
         is_emulated=False,
         is_in_costly_order=False,
         used=None,
-        trips=work,
+        avoidable=work,
     )
 
 
@@ -360,6 +368,71 @@ class _Operations:
         for part in dict.fromkeys(self._parts().values()):
             if (excess := self._excess(part)) is not None:
                 yield excess
+
+    def passes_over_arrays(self) -> Iterator[AvoidableWork]:
+        """Operations that do the same with the same arrays, though none needs another's result.
+
+        One operation on the inputs of all would read the arrays once.
+        """
+        together: dict[tuple[int, ...], list[frozenset[str]]] = defaultdict(list)
+        for group in self._same_reads():
+            of_group = (int(self.program.loop[self.rows[name][0]]) for name in group)
+            together[tuple(sorted(of_group))].append(group)
+        for loops, groups in together.items():
+            names = frozenset[str]().union(*groups)
+            apart_ns = sum(
+                self._needs(frozenset((name,))).known_ns(self.bytes_per_s) for name in names
+            )
+            needs = [self._needs(group) for group in groups]
+            share = sum(need.known_ns(self.bytes_per_s) for need in needs) / apart_ns
+            time_ns = sum(need.time_ns for need in needs)
+            if share <= _MOST_NEEDED:
+                yield AvoidableWork(
+                    running=self.running,
+                    trips=float(len(loops)),
+                    names=tuple(sorted(sorted(names), key=self.time_ns.__getitem__, reverse=True)),
+                    time_ns=time_ns,
+                    needed_ns=time_ns * share,
+                    moved_bytes=sum(map(self._moved, sorted(names))),
+                    border_bytes=sum(need.border_bytes for need in needs),
+                    kind=Avoidable.PASSES,
+                )
+
+    def _same_reads(self) -> Iterator[frozenset[str]]:
+        """Operations with the same work on the same large arguments, independent of one another."""
+        least = _LEAST_ARRAY * self.signals.attribution.window_ns * self.bytes_per_s / NS_PER_S
+        users = {row: self.program.users(row) for row in range(len(self.program))}
+        grouped = set[str]()
+        for source in np.flatnonzero(self.program.argument >= 0).tolist():
+            alike: dict[object, list[str]] = defaultdict(list)
+            for name in sorted(self.readers[source] - grouped):
+                shared = self.reads[name][source]
+                large = {
+                    of
+                    for of, size in self.reads[name].items()
+                    if size >= _LARGE_INPUT * shared and self.program.argument[of] >= 0
+                }
+                if shared >= least and self.is_known[name]:
+                    alike[frozenset(large), self._signature(name)].append(name)
+            for names in alike.values():
+                ends = {name: reached(self.rows[name], users) for name in names}
+                is_free = all(
+                    ends[one].isdisjoint(self.rows[other]) for one, other in permutations(names, 2)
+                )
+                if len(names) > 1 and is_free:
+                    grouped |= set(names)
+                    yield frozenset(names)
+
+    def _signature(self, name: str) -> object:
+        """What an operation computes: its products, or all values if it has none."""
+        rows = self.rows[name]
+        products = [row for row in rows if self.program.name_of(row) in PRODUCTS]
+        return frozenset(
+            Counter(
+                (self.program.name_of(row), self.program.shape_of(row).dims)
+                for row in (products or rows)
+            ).items()
+        )
 
     def _parts(self) -> dict[str, frozenset[str]]:
         """The part of each operation, joined along the arrays that cost most."""

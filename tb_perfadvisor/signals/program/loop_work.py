@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from enum import Enum
 
 from msgspec import Struct
 
@@ -26,7 +27,7 @@ from tb_perfadvisor.signals.program.graph import (
     single_elements_ns,
     total_ns,
 )
-from tb_perfadvisor.signals.program.loops import LoopValues, loops_of, reached
+from tb_perfadvisor.signals.program.loops import ComputedBefore, LoopValues, loops_of, reached
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, least_product_ns
@@ -46,24 +47,33 @@ _LARGEST_SHARE_OF_MEMORY = 0.25
 """What arrays of all trips may take of a device's memory."""
 
 
-class LoopWork(Struct, frozen=True):
-    """Operations of a loop that could run for all trips at once; sums over the used window."""
+class Avoidable(Enum):
+    """Why operations do more than they need."""
+
+    WHOLE = "no trip depends on the one before in anything"
+    PART = "something that each trip does could be done for all trips at once"
+    AGAIN = "a trip computes what the trip before has computed"
+    PASSES = "several passes read the same array, though none needs another's result"
+
+
+class AvoidableWork(Struct, frozen=True):
+    """Operations that do more than they need, mostly in loops; sums over the used window."""
 
     running: Running
     trips: float
+    """Of the loop, or passes over the array."""
     names: tuple[str, ...]
     """The operation that would gain most first."""
     time_ns: float
     needed_ns: float
     moved_bytes: float
     border_bytes: float
-    """What all trips at once would move."""
-    is_whole: bool
-    """Whether no trip depends on the one before in anything."""
+    """What they would move instead."""
+    kind: Avoidable
 
 
 @memoized
-def loop_work(signals: Signals) -> tuple[LoopWork, ...]:
+def loop_work(signals: Signals) -> tuple[AvoidableWork, ...]:
     """The loops with operations that would be faster for all trips at once."""
     bytes_per_s = achievable_bandwidth(signals)
     if bytes_per_s is None:
@@ -73,9 +83,8 @@ def loop_work(signals: Signals) -> tuple[LoopWork, ...]:
         loops = loops_of(running.program)
         serial = frozenset().union(*(loop.serial for loop in loops))
         for values in loops:
-            work = _Loop(signals, running, values, serial, bytes_per_s).work()
-            if work is not None:
-                found.append(work)
+            loop = _Loop(signals, running, values, serial, bytes_per_s)
+            found += [work for work in (loop.work(), loop.computed_again()) if work is not None]
     return tuple(found)
 
 
@@ -110,7 +119,7 @@ class _Loop:
             if of not in self.of_trips
         }
 
-    def work(self) -> LoopWork | None:
+    def work(self) -> AvoidableWork | None:
         """What would be faster at once; None if nothing would."""
         now = {name: total_ns(self.signals, [self.running.operations[name]]) for name in self.rows}
         then = {name: at_once for name in self.rows if (at_once := self._at_once(name)) is not None}
@@ -125,7 +134,7 @@ class _Loop:
         names = sorted(faster, key=lambda name: faster[name] - now[name])
         if self.values.is_free:  # the lines of the loop before those of its body
             names.sort(key=lambda name: not self._takes_part(name))
-        return LoopWork(
+        return AvoidableWork(
             running=self.running,
             trips=self.trips,
             names=tuple(names),
@@ -133,8 +142,48 @@ class _Loop:
             needed_ns=sum(faster.values()),
             moved_bytes=sum(self._bytes(name, at_once=False) * self._count(name) for name in names),
             border_bytes=sum(self._bytes(name) * self._count(name) / self.trips for name in names),
-            is_whole=self.values.is_free,
+            kind=Avoidable.WHOLE if self.values.is_free else Avoidable.PART,
         )
+
+    def computed_again(self) -> AvoidableWork | None:
+        """What computes what the trip before has computed; None if nothing does."""
+        before = ComputedBefore(self.program, self.values)
+        pairs = {
+            self.program.kernel_of(later): self.program.kernel_of(earlier)
+            for later, earlier in before.pairs().items()
+            if self.program.kernel_of(later) in self.rows
+        }
+        now = {name: total_ns(self.signals, [self.running.operations[name]]) for name in pairs}
+        remains = {}
+        for name, other in pairs.items():
+            costs = {row: self._cost_ns(row) for row in self.rows[name]}
+            others = [row for row in self.values.rows if self.program.kernel_of(row) == other]
+            needed = sum(
+                cost
+                for row, cost in costs.items()
+                if not any(before.is_same(row, of, next_trip=True) for of in others)
+            )
+            remains[name] = now[name] * needed / max(sum(costs.values()), 1.0)
+        names = tuple(sorted(pairs, key=lambda name: remains[name] - now[name]))
+        moved = sum(self._bytes(name, at_once=False) * self._count(name) for name in names)
+        if not names:
+            return None
+        return AvoidableWork(
+            running=self.running,
+            trips=self.trips,
+            names=names,
+            time_ns=sum(now.values()),
+            needed_ns=sum(remains.values()),
+            moved_bytes=moved,
+            border_bytes=moved * sum(remains.values()) / max(sum(now.values()), 1),
+            kind=Avoidable.AGAIN,
+        )
+
+    def _cost_ns(self, row: int) -> float:
+        """What a value takes on its own."""
+        if self.program.name_of(row) not in PRODUCTS:
+            return single_elements_ns(self.signals, self.program, row)
+        return arithmetic_ns(self.signals, self.program, [row]) or 0.0
 
     def _count(self, name: str) -> float:
         return count_of(self.signals, self.running.operations[name])
