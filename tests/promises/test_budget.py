@@ -52,7 +52,7 @@ BUDGET = {
     # A headline that says what costs, what changes it, and how surely: it had two grammars.
     # Calls that wait are told from work.
     # Loops of any program, as above.
-    "lines of Python and TOML": 130_912,
+    "lines of Python and TOML": 130_913,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
