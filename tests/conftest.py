@@ -76,7 +76,7 @@ def corpus() -> Path:
 @pytest.fixture(scope="session")
 def corpus_document(corpus: Path) -> dict[str, Any]:
     """What the command line says of all real profiles."""
-    done = run("analyze", corpus, "--format", "json", "--no-cache")
+    done = run("analyze", corpus, "--format", "json", "--views", "--no-cache")
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 

@@ -1117,6 +1117,7 @@ export interface ParallelismView {
   exposed_ns: number;
   dimensions: DimensionInfo[];
   truncated: number;
+  elsewhere_ns: number;
 }
 /** All ranks in the order of the report's `workers`; unknown values are null. */
 export interface RanksView {

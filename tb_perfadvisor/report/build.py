@@ -68,7 +68,7 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
         workers=workers,
         steps=steps,
         overview=overview,
-        key_numbers=_key_numbers(signals, overview, steps, source.world_size or len(workers)),
+        key_numbers=_key_numbers(signals, overview, steps, workers),
         headline=analysis.headline,
         headline_without_changes=analysis.headline_without_changes,
         trust=_trust(analysis.trust),
@@ -116,13 +116,22 @@ def _trust(trust: Trust) -> model.TrustInfo:
 
 
 def _key_numbers(
-    signals: Signals, overview: model.Overview, steps: model.StepsInfo, ranks: int
+    signals: Signals,
+    overview: model.Overview,
+    steps: model.StepsInfo,
+    workers: Sequence[model.Worker],
 ) -> list[model.KeyNumber]:
     if signals.trace.is_snapshot_only:
         return snapshot_numbers(signals)
     if signals.trace.compile_log is not None:
         return compile_log_numbers(signals.trace.compile_log)
-    numbers = key_numbers(overview, steps, on_device=not signals.device.is_host_only, ranks=ranks)
+    numbers = key_numbers(
+        overview,
+        steps,
+        recorded_ns=workers[signals.worker].duration_ns,
+        on_device=not signals.device.is_host_only,
+        ranks=signals.trace.source.world_size or len(workers),
+    )
     known = references(signals, overview.mfu, overview.input_wait_share)
     return [
         msgspec.structs.replace(number, reference=_reference(known[number.id]))

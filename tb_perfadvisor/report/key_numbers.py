@@ -23,15 +23,21 @@ _SHOWN_SHARE = 0.001
 
 
 def key_numbers(
-    overview: model.Overview, steps: model.StepsInfo, *, on_device: bool, ranks: int
+    overview: model.Overview,
+    steps: model.StepsInfo,
+    *,
+    recorded_ns: int,
+    on_device: bool,
+    ranks: int,
 ) -> list[model.KeyNumber]:
     """The key numbers of a report.
 
+    `recorded_ns` is the length of the reference worker's recording.
     `on_device` holds for a program that used a device, even if its events are missing.
     """
     of = "step time" if overview.steps else "the profile"
     return [
-        *_on_time(overview, steps),
+        *_on_time(overview, steps, recorded_ns),
         *_on_serving(overview.serving),
         *(_on_device(overview, of) if on_device else ()),
         *_on_waiting(overview, of, may_communicate=ranks > 1),
@@ -56,18 +62,22 @@ def _other_side(steps: model.StepsInfo) -> Iterator[str]:
         yield f"on the host; the device takes {format_duration(device_ns)}"
 
 
-def _on_time(overview: model.Overview, steps: model.StepsInfo) -> Iterator[model.KeyNumber]:
+def _on_time(
+    overview: model.Overview, steps: model.StepsInfo, recorded_ns: int
+) -> Iterator[model.KeyNumber]:
     if overview.step_time_ns is None:
+        is_part = recorded_ns > (1 + AGREE_SHARE) * overview.window_ns
+        recorded = [f"of {format_duration(recorded_ns)} recorded"] if is_part else []
         yield model.KeyNumber(
             id="profiled-time",
-            label="Profiled time",
+            label="Analyzed time",
             value=overview.window_ns,
             unit="ns",
             of="",
             share=None,
-            notes=["no steps found"],
-            definition="The analyzed part of the recording. The profile has no steps, and none "
-            "could be inferred.",
+            notes=[*recorded, "no repeating steps"],
+            definition="The analyzed part of the recording. No step repeats in the profile, as far "
+            "as it tells.",
         )
         return
     yield model.KeyNumber(
@@ -408,7 +418,7 @@ def _device(device: model.DeviceInfo | None) -> str:
 
 def _steps(steps: model.StepsInfo) -> str:
     if not steps.used:
-        return "no steps found"
+        return "no repeating steps"
     count = f"{steps.used:,} step{'' if steps.used == 1 else 's'}"
     return f"{count} ({'inferred from ' if steps.is_inferred else ''}{steps.source})"
 

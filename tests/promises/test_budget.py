@@ -50,9 +50,10 @@ BUDGET = {
     # gains of host programs were above the range, and summaries of each step had no name.
     # Tables as CSV and Parquet, and the tool that queries them.
     # A headline that says what costs, what changes it, and how surely: it had two grammars.
+    # What is analyzed of a recording, and communication outside the steps: one had two numbers.
     # Calls that wait are told from work.
     # Loops of any program, as above.
-    "lines of Python and TOML": 130_913,
+    "lines of Python and TOML": 130_936,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

@@ -48,7 +48,7 @@ def steps(used: int, source: str = "ProfilerStep", *, is_inferred: bool = False)
             [worker(5)],
             64,
             steps(0),
-            "PyTorch · NVIDIA A100 · rank 5 of 64 · no steps found",
+            "PyTorch · NVIDIA A100 · rank 5 of 64 · no repeating steps",
         ),
         (
             "jax",
@@ -57,8 +57,8 @@ def steps(used: int, source: str = "ProfilerStep", *, is_inferred: bool = False)
             steps(9, "module repeats", is_inferred=True),
             "JAX · 4 × TPU v5e · 2 hosts · 9 steps (inferred from module repeats)",
         ),
-        ("unknown", [worker(used=0)], 1, steps(0), "unknown framework · CPU · no steps found"),
-        ("onnx", [worker(name="")], 1, steps(0), "onnx · unknown device · no steps found"),
+        ("unknown", [worker(used=0)], 1, steps(0), "unknown framework · CPU · no repeating steps"),
+        ("onnx", [worker(name="")], 1, steps(0), "onnx · unknown device · no repeating steps"),
     ],
 )
 def test_the_caption_names_framework_device_rank_and_steps(

@@ -96,7 +96,7 @@ function Outcome({ saving, report }: { saving: CombinedSaving; report: Report })
           <Prose
             text={
               saving.expected_ns > 0
-                ? ` saves ${formatShare(saving.share_expected)}, range ${formatDurationRange(whole - saving.high_ns, whole - saving.low_ns)}`
+                ? ` saves ${formatDuration(saving.expected_ns)} (${formatShare(saving.share_expected)}), range ${formatDurationRange(saving.low_ns, saving.high_ns)}`
                 : ` saves up to ${formatDuration(saving.high_ns)}, and how much is unknown`
             }
           />

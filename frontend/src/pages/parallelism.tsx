@@ -65,6 +65,7 @@ export function Parallelism({ view, report, isPart }: { view: ParallelismView; r
         facts={[
           world > 1 && formatPlural(world, "rank"),
           `${formatDuration(view.exposed_ns / steps)} exposed communication ${per}`,
+          view.elsewhere_ns > 0 && `${formatDuration(view.elsewhere_ns / steps)} of it launched outside the analyzed steps`,
           view.dimensions.some(({ is_transfer_known: isKnown }) => !isKnown) && "times include waiting for other ranks",
         ]}
       />

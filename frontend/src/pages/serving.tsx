@@ -47,7 +47,7 @@ function ServingOf({ view, report }: { view: ServingView; report: Report }): JSX
         title={describeServing(view)}
         facts={[
           report.workload.framework !== "unknown" && report.workload.framework,
-          formatPlural(steps, "annotated step"),
+          `${formatPlural(steps, "annotated step")}${report.steps.used === 0 ? ", too few to repeat" : ""}`,
           view.generated_per_s !== null && `decoding generates ${formatCount(Math.round(view.generated_per_s))} tokens per second`,
         ]}
       />

@@ -45,7 +45,7 @@ test("the number of ranks is that of the groups", () => {
 });
 
 test("the headline names the costliest dimension", () => {
-  const view: ParallelismView = { exposed_ns: 20_000_000, dimensions: [dimension("tensor")], truncated: 0 };
+  const view: ParallelismView = { exposed_ns: 20_000_000, dimensions: [dimension("tensor")], truncated: 0, elsewhere_ns: 0 };
   const overview = { steps: 2, window_ns: 100_000_000 };
   const report = { overview } as unknown as Parameters<typeof describeParallelism>[1];
   assert.equal(

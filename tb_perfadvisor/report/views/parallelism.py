@@ -76,6 +76,8 @@ class ParallelismView(msgspec.Struct, frozen=True, kw_only=True):
     dimensions: list[DimensionInfo]
     """The most exposed first."""
     truncated: int
+    elsewhere_ns: int
+    """The exposed time that is in no dimension: of collectives that no used step launched."""
 
 
 def make_parallelism_view(signals: Signals) -> ParallelismView | None:
@@ -83,10 +85,12 @@ def make_parallelism_view(signals: Signals) -> ParallelismView | None:
     found = parallel_dimensions(signals)
     if not found:
         return None
+    exposed_ns = signals.attribution.total_ns(Cause.COMMUNICATION)
     return ParallelismView(
-        exposed_ns=signals.attribution.total_ns(Cause.COMMUNICATION),
+        exposed_ns=exposed_ns,
         dimensions=[_dimension(entry, signals.steps.count) for entry in found[:MAX_DIMENSIONS]],
         truncated=max(len(found) - MAX_DIMENSIONS, 0),
+        elsewhere_ns=max(exposed_ns - sum(entry.cost.exposed_ns for entry in found), 0),
     )
 
 

@@ -31,7 +31,7 @@ export function Breakdown({ report, captureId }: Props): JSX.Element {
   const parts = overview.breakdown.filter((part) => part.total_ns > 0);
   const draw = useCallback((width: number) => drawBreakdownBar(parts, steps, width, chosen), [report, chosen]);
   const stepTime = formatDuration(overview.step_time_ns ?? overview.window_ns);
-  const measure = overview.step_time_ns === null ? `the ${stepTime} recording` : `a ${stepTime} step`;
+  const measure = overview.step_time_ns === null ? `the ${stepTime} analyzed` : `a ${stepTime} step`;
   const part = parts.find(({ cause }) => cause === chosen);
   return (
     <section class="card breakdown" aria-labelledby="breakdown">
