@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.hardware.lookup import find_device, known_devices, matches_memory
 from tb_perfadvisor.hardware.peaks import DeviceSpec, Peaks, capability_of_target
 from tb_perfadvisor.trace import Device
+from tb_perfadvisor.trace.names import short_name
 
 _GENERATIONS: Final = {
     (7, 0): "Volta",
@@ -193,7 +194,7 @@ def _properties(device: Device) -> str:
 
 
 def _by_kernels(device: Device, hint: BuiltFor) -> Identity:
-    evidence = f"kernels written for {hint.generation} ({_short(hint.kernel)})"
+    evidence = f"kernels written for {hint.generation} ({short_name(hint.kernel)})"
     rows: Sequence[DeviceSpec] = ()
     if device.multiprocessors is not None:
         evidence += f", {device.multiprocessors} multiprocessors"
@@ -213,10 +214,6 @@ def _by_kernels(device: Device, hint: BuiltFor) -> Identity:
     newer = "" if hint.vendor == "amd" else " or newer"
     name = f"{_VENDORS[hint.vendor]} GPU ({hint.generation}{newer})"
     return Identity(name, hint.vendor, "", None, evidence)
-
-
-def _short(kernel: str) -> str:
-    return kernel if len(kernel) <= 40 else f"{kernel[:40]}…"
 
 
 def _may_run(spec: DeviceSpec, hint: BuiltFor) -> bool:

@@ -17,6 +17,7 @@ from tb_perfadvisor.note import Note
 from tb_perfadvisor.soundness.waits import deadlines
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import places_by_value, row_mask
+from tb_perfadvisor.trace.names import short_name
 from tb_perfadvisor.trace.retimed import retimed
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import format_duration
@@ -78,12 +79,13 @@ def _note(trace: Trace, rows: Int32, duration_ns: NDArray[np.int64], doubtful_sh
     longest = rows[int(np.argmax(events.duration_ns[rows]))]
     what = "Device events last" if len(rows) > 1 else "A device event lasts"
     count = f"{len(rows):,} device events end" if len(rows) > 1 else "1 device event ends"
+    name = short_name(trace.name(int(longest)))
     return Note(
         "impossible-durations",
         "warning" if doubtful_share >= DOUBTFUL_SHARE else "info",
         f"{what} longer than is possible: {count} after later work of the same stream began, or "
         "after a call that waited for it returned. They end at that time now: "
-        f"{trace.name(int(longest))[:60]} says {format_duration(int(events.duration_ns[longest]))} "
+        f"{name} says {format_duration(int(events.duration_ns[longest]))} "
         f"and takes {format_duration(int(duration_ns[longest]))} at most.",
         "Record with a newer version of the driver and its profiling library (ROCm, CUDA).",
     )

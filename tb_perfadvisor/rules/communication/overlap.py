@@ -60,6 +60,7 @@ from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.intervals import Intervals, join, total_ns
+from tb_perfadvisor.trace.names import short_annotation
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.whatif import Shorten
@@ -162,13 +163,13 @@ def _longest(signals: Signals, split: float | None) -> tuple[str, str]:
     if longest is None:
         return "", ""
     is_link = _is_link(signals, split)
-    where = f" in {longest.annotation}" if longest.annotation else ""
+    where = f" in {short_annotation(longest.annotation)}" if longest.annotation else ""
     taken = format_duration(longest.exposed_ns / signals.steps.count)
     share = share_of_each(longest.exposed_ns, signals)
     what = f"{longest.operation}{where}"
     advice = f"Find out why the {what} is slow" if is_link else f"Shrink or hide the {what}"
     return (
-        f"{advice}: one {what} takes {share}",
+        f"{advice}: one {longest.operation} takes {share}",
         f" One {longest.operation}{where} takes {taken} of it.",
     )
 

@@ -73,7 +73,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
-from tb_perfadvisor.trace.names import short_name
+from tb_perfadvisor.trace.names import short_annotation, short_name
 from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.whatif import Remove
 
@@ -554,12 +554,12 @@ class StepGap(Rule):
         on_cpu = signals.device.is_host_only
         subject = "No operator runs" if on_cpu else "The device idles"
         is_explained = bool(activity.names) and 2 * activity.inside_ns[0] > gap_ns
-        what = f", mostly in {activity.names[0]}" if is_explained else ""
+        what = f", mostly in {short_annotation(activity.names[0])}" if is_explained else ""
         expected_ns = gap_ns + evaluating_ns if on_cpu else max((shown_ns + gap_ns) // 2, low_ns)
         high_ns = total_ns(claimed)
         saving = Saving(low_ns, expected_ns, high_ns, claimed, "measured", (Remove(claims),))
         yield Finding(
-            instance=activity.names[0]
+            instance=short_annotation(activity.names[0])
             if is_explained
             else f"the time between steps takes {per_step(gap_ns + evaluating_ns, signals)}",
             summary=(

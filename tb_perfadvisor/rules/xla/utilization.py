@@ -37,7 +37,13 @@ from tb_perfadvisor.units import NS_PER_S, format_bytes, format_duration, format
 
 def describe_array(shape: Shape) -> str:
     """A shape and its misfits: `bf16[100,30] (30 is not a multiple of 128)`."""
-    misfits = ", ".join(f"{size} is not a multiple of {tile}" for _, size, tile in shape.misfits)
+    tiles: dict[int, list[str]] = {}
+    for _, size, tile in shape.misfits:
+        tiles.setdefault(size, []).append(str(tile))
+    misfits = ", ".join(
+        f"{size} is not a multiple of {' or '.join(dict.fromkeys(of))}"
+        for size, of in tiles.items()
+    )
     return f"{shape} ({misfits})" if misfits else str(shape)
 
 
