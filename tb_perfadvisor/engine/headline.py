@@ -97,7 +97,6 @@ def headline(
     title, _, about = change.title.partition(": ")
     whole = "each step" if len(signals.steps) else "the profile"
     is_cost = f"% of {whole}" in about or f" of {whole} (" in about
-    subject = f" ({about})" if about and not is_cost and "…" not in about else ""
     if waits:
         cost = waits
     elif saved is not None and _expected_ns(change) < LITTLE_SHARE * window_ns:
@@ -108,6 +107,8 @@ def headline(
         cost = _what_costs(signals, saved.claims)
     else:
         return change.title
+    is_said = is_cost or not about or "…" in about or about in cost
+    subject = "" if is_said else f" ({about})"
     if saved is None:
         return f"{cost}. {title}{subject}: the saving is unknown"
     return f"{cost}. {title}{subject}: {_size(change, window_ns, signals.steps.count)}"
@@ -171,11 +172,8 @@ def _of_snapshot(signals: Signals, findings: Sequence[RankedFinding]) -> str:
 def _launched_work_waits(signals: Signals, more_than_ns: int = 0) -> str:
     """What is launched and does not start for a good part of the time; else empty."""
     found = queued_waits(signals)
-    share = found.total_ns / signals.attribution.window_ns
-    if share < QUEUED_SHARE or found.total_ns <= more_than_ns or not found.waits:
-        return ""
-    wait = wait_in_short(found.waits[0])
-    return f"Launched work waits for {_share_of_whole(signals, share)} to start: {wait}"
+    least_ns = max(QUEUED_SHARE * signals.attribution.window_ns, more_than_ns + 1)
+    return _takes(signals, Cause.QUEUED) if found.waits and found.total_ns >= least_ns else ""
 
 
 def _share_of_whole(signals: Signals, share: float | None) -> str:
@@ -217,7 +215,9 @@ def _takes(signals: Signals, cause: Cause) -> str:
         idle = "No operator runs" if signals.device.index is None else "The device idles"
         return f"{idle} for {share}, and nothing in the profile explains it"
     if cause is Cause.QUEUED:
-        return f"Launched work waits for {share} to start"
+        waits = queued_waits(signals).waits
+        which = f": {wait_in_short(waits[0])}" if waits else ""
+        return f"Launched work waits for {share} to start{which}"
     names = [] if cause in BUSY else annotated_idle(signals).by_name(attribution.intervals[cause])
     name = signals.trace.text(names[0][0]) if names else ""
     where = f", mostly under {short_annotation(name)}" if name else ""

@@ -195,7 +195,8 @@ def test_one_all_gather_of_tensor_parallel_inference(corpus: Path) -> None:
     finding = finding_of(report_of(path), "exposed-communication")
     assert (
         finding.title
-        == "Shrink or hide the all-gather in OutputProjection: it takes 44.3 % of the profile"
+        == "Shrink or hide the all-gather in OutputProjection: one all-gather takes 44.3 % of the "
+        "profile"
     )
     assert "One all-gather in OutputProjection takes 441 ms of it." in finding.summary
     assert "tensor-parallel layers" in finding.summary
@@ -230,7 +231,9 @@ def test_two_of_eight_tensor_parallel_ranks_lose_their_cores(corpus: Path) -> No
     report = report_of(path)
     first = report.findings[0]
     assert (first.rule_id, first.scope.ranks) == ("straggler", [0, 6])
-    assert first.title.startswith("Speed up ranks 0 and 6: the others wait 36.9 % of each step")
+    assert first.title.startswith(
+        "Speed up ranks 0 and 6: waiting for late ranks takes 36.9 % of each step"
+    )
     assert "late in 57 of 84 collectives" in first.summary
     assert "(host-preempted: " in first.summary
     table = msgspec.to_builtins(first.evidence[0])
@@ -269,7 +272,8 @@ def test_communication_comes_first_on_two_of_128_ranks(corpus: Path) -> None:
     """
     report = report_of(corpus / "hta" / "trace_filter")
     assert report.findings[0].rule_id == "exposed-communication"
-    assert report.findings[0].title in report.headline  # after what trust says: it is a sample
+    assert report.findings[0].title.partition(":")[0] in report.headline
+    assert report.trust.level == "limited"  # it is a sample
     assert "24.5 % of each step" in report.headline
     assert "(5.2 %), launched collectives have not begun" in report.findings[0].summary
     assert not {"python-overhead", "launch-bound", "blocked-stream"} & set(rules(report))

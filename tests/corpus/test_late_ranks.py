@@ -82,7 +82,7 @@ def test_a_slow_link_is_a_sentence() -> None:
     assert first.rule_id == "exposed-communication"
     assert "Large messages reach 3.56 GB/s at most, on a link of 448 GB/s" in first.summary
     assert "that points to a slow link rather than to late ranks" in first.summary
-    assert first.title.startswith("Find out why the all-reduce is slow: it takes 47")
+    assert first.title.startswith("Find out why the all-reduce is slow: one all-reduce takes 47")
     assert first.remedies[0].change == "link-path"
 
 

@@ -121,8 +121,8 @@ def queued(wait_ms: int) -> Builder:
 def test_queued_work_names_what_waits() -> None:
     # 8 of 20 ms.
     assert headline_of_run(queued(8).build()) == (
-        "Launched work waits for 40.0 % of each step to start. "
-        "Find out why queued work does not start (fill on stream 7): up to −8.00 ms of 20.0"
+        "Launched work waits for 40.0 % of each step to start: fill on stream 7, under exchange. "
+        "Find out why queued work does not start: up to −8.00 ms of 20.0"
     )
 
 
