@@ -54,6 +54,16 @@ def test_the_peak_of_host_memory(framework: Framework, peak_mib: int, notes: lis
     assert (peak.value, peak.unit, peak.notes) == (peak_mib << 20, "bytes", notes)
 
 
+def test_device_memory_without_totals_counts_from_the_start() -> None:
+    builder = TraceBuilder().device("NVIDIA H100 80GB HBM3").step(0, 0, ms(9))
+    builder.launch(0, ms(1), key="first")
+    builder.kernel("ampere_sgemm", ms(1), ms(9), launched_by="first")
+    for number, change in enumerate((3 << 20, 2 << 20, -(2 << 20))):
+        builder.memory(ms(number), change, device=0)
+    (peak,) = [each for each in report_of(builder.build()).key_numbers if each.id == "peak-memory"]
+    assert (peak.value, peak.notes) == (5 << 20, ["above the start of the recording"])
+
+
 def test_without_steps_nothing_is_called_per_step() -> None:
     trace = draw("""
         cell 1ms
@@ -62,6 +72,7 @@ def test_without_steps_nothing_is_called_per_step() -> None:
     """)
     numbers = report_of(trace).key_numbers
     assert numbers[0].id == "profiled-time"
+    assert numbers[0].notes == ["no repeating steps"]  # all of it is analyzed
     texts = [f"{number.label} {number.of} {' '.join(number.notes)}" for number in numbers]
     assert not [text for text in texts if "step time" in text or "Step" in text]
 

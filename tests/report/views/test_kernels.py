@@ -53,6 +53,24 @@ def test_one_point_per_problem_size() -> None:
     assert view.known_share == pytest.approx(5 / 6)
 
 
+@pytest.mark.parametrize(("duration_us", "is_possible"), [(30, True), (28, False)])
+def test_a_rate_above_the_peak_is_unknown(duration_us: int, is_possible: bool) -> None:
+    # 3 x 4096^2 values of 2 bytes are 100.7 MB, which an H100 moves in 30.05 us at 3.35 TB/s.
+    shapes = [[4096, 4096], [4096, 4096]]
+    builder = TraceBuilder().device(H100).step(0, 0, ms(1))
+    builder.operator("aten::mul", 0, us(9), shapes=shapes, dtypes=[BF16] * 2)
+    builder.kernel(
+        "void at::native::vectorized_elementwise_kernel", us(10), us(10) + us(duration_us) + 100,
+        family=KernelFamily.ELEMENTWISE,
+    )  # fmt: skip
+    (point,) = view_of(builder).points
+    assert point.flop == 4096**2
+    assert (point.bytes_per_s is not None) == is_possible
+    assert point.bound == ("memory" if is_possible else None)
+    # At achievable rates it takes longer than 30.1 us, so it reaches all of them.
+    assert point.achieved_share == (1.0 if is_possible else None)
+
+
 def test_kernels_by_family_operator_and_module() -> None:
     builder = two_products()
     builder.host(EventKind.PYTHON, "nn.Module: Linear_0", 0, us(9))
