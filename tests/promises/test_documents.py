@@ -19,6 +19,7 @@ import pytest
 import tb_perfadvisor
 from tb_perfadvisor.cli import app
 from tb_perfadvisor.engine import config
+from tb_perfadvisor.rules.registry import builtin_rules
 from tests.support.command import run
 
 ROOT = Path(__file__).parents[2]
@@ -183,6 +184,15 @@ def test_the_examples_in_python_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         exec(example, names)  # in order, as in a notebook
     assert names["comparison"].targets[0].verdict == "faster"
     assert (tmp_path / "report.html").stat().st_size > 100_000
+
+
+def test_what_users_of_other_profilers_are_told_exists() -> None:
+    page = PAGES["docs/coming-from.md"]
+    rules = {rule.id for rule in builtin_rules()}
+    assert set(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)+)`", page)) - rules == set()
+    registry = (ROOT / "frontend" / "src" / "pages" / "registry.tsx").read_text(encoding="utf-8")
+    places = {"Runs", "Compare", *re.findall(r'label: "([^"]+)"', registry)}
+    assert set(re.findall(r"\*\*([^*]+)\*\*", page)) - places == set()
 
 
 def test_every_route_is_documented() -> None:
