@@ -7,6 +7,7 @@ skipped if its framework cannot be imported.
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
+from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture
 from tb_perfadvisor.report.report import Report
@@ -56,6 +58,25 @@ with profile(activities=[ProfilerActivity.CPU], schedule=once,
     for batch in torch.utils.data.DataLoader(Samples(), batch_size=8):
         optimizer.zero_grad()
         model(batch).sum().backward()
+        optimizer.step()
+        profiler.step()
+"""
+
+BOTH_EXPORTERS = """
+import torch
+from torch.profiler import profile, schedule
+
+def export(profiler):
+    profiler.export_chrome_trace("written_in_c.pt.trace.json")
+    profiler.export_chrome_trace("written_in_python.pt.trace.json", use_python_export=True)
+
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with profile(schedule=schedule(wait=1, warmup=1, active=4), on_trace_ready=export,
+             record_shapes=True, with_stack=True, profile_memory=True) as profiler:
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(32, 64)).sum().backward()
         optimizer.step()
         profiler.step()
 """
@@ -247,3 +268,22 @@ def _events(data: bytes) -> Counter[tuple[str, str, str]]:
         for event in events
         if event["ph"] == "X"
     )
+
+
+def test_both_exporters_of_pytorch_give_the_same_report(tmp_path: Path) -> None:
+    """`use_python_export` is an option since PyTorch 2.13."""
+    if importlib.util.find_spec("torch.profiler._chrome_trace_export") is None:
+        pytest.skip("this PyTorch has one exporter")
+    run(BOTH_EXPORTERS, "torch", tmp_path)
+    config = Config(with_views=True)
+    first, second = (
+        analyze(tmp_path / f"written_in_{language}.pt.trace.json", config)
+        for language in ("c", "python")
+    )
+    assert first.views is not None
+    assert second.views is not None
+    assert first.views["memory"] is not None
+    for view in ("steps", "operators", "memory"):  # labels of threads are shorter in Python
+        assert first.views[view] == second.views[view]
+    assert (first.overview, first.steps) == (second.overview, second.steps)
+    assert [each.rule_id for each in first.findings] == [each.rule_id for each in second.findings]

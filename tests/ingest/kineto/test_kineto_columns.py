@@ -77,9 +77,12 @@ def test_copies(name: str, direction: CopyDirection, pageable: int) -> None:
     assert copies.size_bytes.tolist() == [4096]
 
 
-def test_memory_events_of_host_and_device() -> None:
+@pytest.mark.parametrize("form", [{"ph": "i", "s": "t"}, {"ph": "X", "dur": 27532.77}])
+def test_memory_events_of_host_and_device(form: dict[str, object]) -> None:
+    """The second form is that of PyTorch's exporter in Python."""
+
     def instant(ts: int, **args: int) -> dict[str, object]:
-        name = {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]"}
+        name = {**form, "cat": "cpu_instant_event", "name": "[memory]"}
         return {**name, "ts": ts, **HOST, "args": args}
 
     trace = read(

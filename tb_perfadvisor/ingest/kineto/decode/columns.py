@@ -232,6 +232,9 @@ class KinetoCollector:
         is_kept = role != Role.IGNORED
         if not is_kept.all():
             self._ignored.update(category[~is_kept].tolist())
+            # PyTorch's exporter in Python writes them like events that last.
+            ignored = compress(events, (~is_kept).tolist())
+            self._add_memory([event for event in ignored if event.name == "[memory]"])
             events = list(compress(events, is_kept.tolist()))
             category, role = category[is_kept], role[is_kept]
         start, has_start = to_nanoseconds([event.ts for event in events])

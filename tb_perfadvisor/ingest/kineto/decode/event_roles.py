@@ -61,13 +61,17 @@ _IGNORED_CATEGORIES = frozenset(
         "async",
         "async_cpu_to_gpu",
         "async_gpu",
+        "collective_comm",
         "cpu_instant_event",
         "cuda_event",
         "cuda_profiler_range",
         "external_correlation",
         "gpu_pm_counter",
+        "hardware_counters",
         "mtia_counters",
         "mtia_insight",
+        "xpu_scope_profiler",
+        "xpu_sync",
     }
 )
 _RUNTIME_CATEGORY = re.compile(r"^[a-z0-9]+_(runtime|driver)$", re.IGNORECASE)
