@@ -268,6 +268,7 @@ def test_other_ranks_do_not_record(tmp_path: Path, clock: Clock) -> None:
     profiler = ContinuousProfiler(tmp_path, recorder, Plan(), is_active=False, clock=clock)
     run(profiler, clock, 200)
     assert recorder.started == []
+    assert profiler.summary() == "this process is not recorded: another rank is."
 
 
 def test_between_recordings_a_step_costs_microseconds(tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ class ContinuousProfiler:
         self._recordings = Recordings(keep_last, keep_slowest, plan.most_bytes)
         self._advisor = Advisor(self.log) if advise else None
         self._clock = clock
+        self._is_recorded = is_active
         self._is_active = is_active and not is_switched_off()
         self._is_closed = False
         self._failure = ""
@@ -228,6 +229,8 @@ class ContinuousProfiler:
 
     def summary(self) -> str:
         """What was recorded and what it cost, in one line."""
+        if not self._is_recorded:
+            return "this process is not recorded: another rank is."
         count = len(self._recordings.kept)
         if not count and self._failure:
             return f"no recording in {self._number:,} steps: {self._failure}"
