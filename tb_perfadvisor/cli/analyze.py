@@ -44,7 +44,7 @@ from tb_perfadvisor.cli.terminal import (
     show_progress,
     write_result,
 )
-from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.plain_text import shell_path
 
 # Numpy and rich take longer to import than a small profile takes to analyze: import them late.
@@ -190,7 +190,9 @@ def analyze(
         config, select, ignore, parameters, tokens_per_step, link_bandwidth, device, views
     )
     if tables is not None:
-        settings = replace(settings, with_views=True)
+        if format is ReportFormat.HTML:
+            raise UsageError("and `--format html` need a run each.", where="--tables")
+        settings = replace(settings, with_views=True, with_all_rows=True)
     settings = with_run_options(settings, price_per_device_hour, total_steps)
     if format is ReportFormat.HTML:  # the page shows what the tab shows
         settings = replace(settings, with_views=True, with_timelines=True)
@@ -249,7 +251,7 @@ def analyze(
     if tables is not None:
         inputs = inputs_of([listing], config=config, repository=repository)
         _write_tables(reports, tables, tuple(inputs))
-        if not views and format is not ReportFormat.HTML:
+        if not views:
             reports = [replace(report, views=None) for report in reports]
     content = document(reports, rejected)
 

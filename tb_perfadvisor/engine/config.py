@@ -46,6 +46,8 @@ class Config(Struct, frozen=True):
     remarks: tuple[Remark, ...] = ()
     """What the user says about findings, on which no analysis depends either."""
     with_views: bool = False
+    with_all_rows: bool = False
+    """Whether the views list all kernels and operators, for tables, and not only the costliest."""
     with_timelines: bool = False
     """Whether the views include the events around the evidence, for a page without a server."""
 

@@ -114,7 +114,7 @@ class Answers:
         limit: str = "",
     ) -> str:
         """Rows of one of the tables of `analyze --tables`, as CSV."""
-        reports, _ = self._reports(path, Config(with_views=True))
+        reports, _ = self._reports(path, Config(with_views=True, with_all_rows=True))
         found = table_of(reports, table)
         names = [name.strip() for name in columns.split(",") if name.strip()]
         key = order_by.removeprefix("-")

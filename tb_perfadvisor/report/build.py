@@ -92,7 +92,7 @@ def build_report(analysis: Analysis, config: Config, progress: Progress | None =
         ],
         recorded=_recorded(signals),
         available_views=available_views(signals),
-        views=make_views(signals) if config.with_views else None,
+        views=make_views(signals, has_all_rows=config.with_all_rows) if config.with_views else None,
     )
     if report.views is not None and config.with_timelines:
         report.views["timelines"] = _timelines(report, analysis)

@@ -116,6 +116,19 @@ def test_the_queries_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     exec(example, {})
 
 
+def test_the_bound_is_that_of_tables_and_not_that_of_the_tab(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = analyze(SLOW, Config(with_views=True, with_all_rows=True))
+    table = table_of([whole], "operators")
+    assert whole.views is not None
+    assert sum(row["self_ns"] for row in table.rows) == whole.views["operators"]["self_ns"]
+    monkeypatch.setattr("tb_perfadvisor.report.views._ALL_ROWS", 3)
+    cut = table_of([analyze(SLOW, Config(with_views=True, with_all_rows=True))], "operators")
+    assert cut.rows == table.rows[:3]
+    assert cut.left_out == len(table.rows) - 3
+
+
 def test_csv_alone_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     write_tables([ranks()], tmp_path / "new" / "folder")
@@ -124,6 +137,9 @@ def test_csv_alone_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    assert "--tables: and `--format html` need a run each" in error(
+        "analyze", SLOW, "--tables", tmp_path, "--format", "html"
+    )
     (tmp_path / "file").touch()
     assert "cannot be made" in error("analyze", SLOW, "--tables", tmp_path / "file" / "tables")
     with pytest.raises(UsageError, match="there is no table 'no'"):

@@ -35,14 +35,19 @@ from tb_perfadvisor.signals.snapshots.course import memory_course
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import EventKind
 
+_ALL_ROWS = 100_000
+"""A bound all the same: more would take gigabytes."""
+
 
 class View(msgspec.Struct, frozen=True):
     """A view of the tab."""
 
-    make: Callable[[Signals], msgspec.Struct | None]
-    """None if the profile has nothing to show."""
+    make: Callable[..., msgspec.Struct | None]
+    """Makes it from signals; None if the profile has nothing to show."""
     is_available: Callable[[Signals], bool]
     """Whether a report has something to show in it. If not, the tab has no link to its page."""
+    has_rows: bool = False
+    """Whether `make` takes the number of rows to list, `most_rows`."""
 
 
 NOTABLE_INPUT_SHARE = 0.01
@@ -107,8 +112,8 @@ VIEWS: Mapping[str, View] = MappingProxyType(
     {
         "steps": View(make_steps_view, _has_several_steps),
         "input": View(make_input_view, _shows_a_pipeline),
-        "kernels": View(make_kernels_view, _has_kernels),
-        "operators": View(make_operators_view, _has_operators),
+        "kernels": View(make_kernels_view, _has_kernels, has_rows=True),
+        "operators": View(make_operators_view, _has_operators, has_rows=True),
         "calls": View(make_calls_view, _has_calls),
         "memory": View(make_memory_view, _has_memory),
         "snapshot": View(make_snapshot_view, _has_snapshot),
@@ -131,9 +136,13 @@ def available_views(signals: Signals) -> list[str]:
     return [name for name, view in VIEWS.items() if view.is_available(signals)]
 
 
-def make_views(signals: Signals) -> dict[str, Any]:
+def make_views(signals: Signals, *, has_all_rows: bool = False) -> dict[str, Any]:
     """All views by name, as values of JSON; None if there is nothing to show."""
-    views: dict[str, Any] = msgspec.json.decode(
-        msgspec.json.encode({name: view.make(signals) for name, view in VIEWS.items()})
-    )
+    made = {
+        name: view.make(signals, most_rows=_ALL_ROWS)
+        if has_all_rows and view.has_rows
+        else view.make(signals)
+        for name, view in VIEWS.items()
+    }
+    views: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(made))
     return views

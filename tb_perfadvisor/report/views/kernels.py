@@ -99,7 +99,7 @@ class KernelsView(msgspec.Struct, frozen=True, kw_only=True):
     """The costliest of them, and a group of the kernels without a module; empty without modules."""
 
 
-def make_kernels_view(signals: Signals) -> KernelsView | None:
+def make_kernels_view(signals: Signals, most_rows: int = MAX_POINTS) -> KernelsView | None:
     """The kernels of the busiest device; None without any."""
     facts, found, trace = signals.device_facts, roofline(signals), signals.trace
     events, window = trace.events, signals.attribution
@@ -125,7 +125,7 @@ def make_kernels_view(signals: Signals) -> KernelsView | None:
     all_ns = int(total_ns.sum())
     points = [
         _point(signals, slot_of, members[bounds[i] : bounds[i + 1]], int(total_ns[i]), all_ns)
-        for i in np.argsort(-total_ns, kind="stable")[:MAX_POINTS].tolist()
+        for i in np.argsort(-total_ns, kind="stable")[:most_rows].tolist()
     ]
     bandwidth = peaks.memory_bandwidth_bytes_per_s if peaks else None
     known_ns = int(duration_ns[~np.isnan(found.flop[entry])].sum())
@@ -138,7 +138,7 @@ def make_kernels_view(signals: Signals) -> KernelsView | None:
         else None,
         known_share=known_ns / all_ns if all_ns else 0.0,
         points=points,
-        truncated=max(len(total_ns) - MAX_POINTS, 0),
+        truncated=max(len(total_ns) - most_rows, 0),
         families=_groups(trace, rows, duration_ns, _families(trace, slot_of[rows])),
         operators=_groups(trace, rows, duration_ns, (operator_name, trace.strings)),
         modules=_groups(

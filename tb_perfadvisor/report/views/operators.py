@@ -77,7 +77,7 @@ class _Operators(msgspec.Struct, frozen=True):
     kinds: tuple[str, ...]
 
 
-def make_operators_view(signals: Signals) -> OperatorsView | None:
+def make_operators_view(signals: Signals, most_rows: int = MAX_ROWS) -> OperatorsView | None:
     """The operators of all threads; None without any."""
     found, origins = _operators(signals), signals.origins
     if not found.rows.size:
@@ -87,7 +87,7 @@ def make_operators_view(signals: Signals) -> OperatorsView | None:
     nothing = np.full(len(found.rows), -1, dtype=np.int32)
 
     def table(kind: Int32, module: Int32, line: Int32) -> OperatorTable:
-        return _table(signals, found, kind, module, line)
+        return _table(signals, found, (kind, module, line), most_rows)
 
     return OperatorsView(
         calls=len(found.rows),
@@ -133,9 +133,10 @@ def _kinds(trace: Trace, rows: Int32) -> tuple[Int32, tuple[str, ...]]:
 
 
 def _table(
-    signals: Signals, found: _Operators, kind: Int32, module: Int32, line: Int32
+    signals: Signals, found: _Operators, groups: tuple[Int32, Int32, Int32], most_rows: int
 ) -> OperatorTable:
     """Group executions by kind, module and line; -1 stands for none."""
+    kind, module, line = groups
     events, origins, has_device = (
         signals.trace.events,
         signals.origins,
@@ -171,7 +172,7 @@ def _table(
                 longest_start_ns=int(events.start_ns[longest[place]]),
                 longest_ns=int(events.duration_ns[longest[place]]),
             )
-            for place in np.argsort(-cost_ns, kind="stable")[:MAX_ROWS].tolist()
+            for place in np.argsort(-cost_ns, kind="stable")[:most_rows].tolist()
         ],
-        truncated=max(count - MAX_ROWS, 0),
+        truncated=max(count - most_rows, 0),
     )
