@@ -53,7 +53,7 @@ BUDGET = {
     # What is analyzed of a recording, and communication outside the steps: one had two numbers.
     # Calls that wait are told from work.
     # Loops of any program, as above.
-    "lines of Python and TOML": 130_949,
+    "lines of Python and TOML": 130_966,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
