@@ -18,6 +18,7 @@ from tb_perfadvisor.cli.history import history
 from tb_perfadvisor.cli.ledger import ledger
 from tb_perfadvisor.cli.mcp import mcp
 from tb_perfadvisor.cli.publish import publish
+from tb_perfadvisor.cli.record_now import record_now
 from tb_perfadvisor.cli.rules import explain, rules
 from tb_perfadvisor.cli.run import run
 from tb_perfadvisor.cli.suggest import suggest
@@ -40,6 +41,7 @@ app = Group(
         history,
         training,
         run,
+        record_now,
         rules,
         explain,
         suggest,

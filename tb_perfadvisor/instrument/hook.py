@@ -293,7 +293,8 @@ class _RecordedProcess(HookedProcess):
 
     def has_enough(self) -> bool:
         """Whether a light and a rich recording of the loop are there."""
-        return self._recordings >= _FEWEST_RECORDINGS
+        is_asked = self._profiler is not None and self._profiler.is_asked
+        return self._recordings >= _FEWEST_RECORDINGS and not is_asked
 
     def _framework_of_loop(self) -> str:
         """Whose profiler records a loop; empty for none."""

@@ -26,10 +26,12 @@ from tb_perfadvisor.instrument.continuous.recorders import (
     files_below,
 )
 from tb_perfadvisor.instrument.parts import Parts
+from tb_perfadvisor.instrument.record_requests import Requests
 from tb_perfadvisor.instrument.stack_samples import StackSamples
 from tb_perfadvisor.machine.facts import Recording
 
 _LOOK_EVERY_S: Final = 0.02
+_ASKED_EVERY_S: Final = 0.5
 _QUIET_S: Final = 0.2
 """Without a compilation for so long, the program runs what it has compiled."""
 _LATEST_S: Final = 3.0
@@ -65,6 +67,7 @@ class JaxWindows:
         self._recordings = Recordings(keep_last=5, keep_slowest=0)
         self._load = LoadMeter()
         self._samples = StackSamples()
+        self._requests = Requests(self._logdir)
         self._lock = threading.Lock()
         self._ends = threading.Event()
         self._directory: Path | None = None
@@ -89,6 +92,7 @@ class JaxWindows:
     def close(self) -> None:
         """The program ends: keep what is being recorded."""
         self._ends.set()
+        self._requests.withdraw()
         self._samples.step()
         self._samples.stop()
         with suppress(Exception):
@@ -137,6 +141,8 @@ class JaxWindows:
         if self._ends.is_set() or not self._is_wanted():
             return
         require_working_profiler()  # while the program compiles
+        with suppress(OSError):
+            self._requests.announce()
         for _ in range(_MOST_EARLY):
             self._wait_for_quiet()
             if self._record(self._first_s):
@@ -145,7 +151,7 @@ class JaxWindows:
         self._record(self._window_s)
         self._record(self._window_s / 2, is_rich=True)
         while self._is_wanted() and not self._ends.is_set():
-            self._ends.wait(self._every_s)
+            self._wait_until(time.monotonic() + self._every_s)
             self._record(self._window_s)
 
     def _wait_for_quiet(self) -> None:
@@ -162,7 +168,12 @@ class JaxWindows:
                 break
 
     def _wait_until(self, at_s: float) -> None:
-        self._ends.wait(max(at_s - time.monotonic(), 0.0))
+        """Wait, and record what is asked for meanwhile."""
+        while not self._ends.wait(min(max(at_s - time.monotonic(), 0.0), _ASKED_EVERY_S)):
+            if time.monotonic() >= at_s:
+                return
+            if self._is_wanted() and self._requests.take(time.monotonic()):
+                self._record(self._window_s)
 
     def _record(self, seconds: float, *, is_rich: bool = False) -> bool:
         """Record some time; returns whether nothing was compiled in it."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Final, Protocol
 
-from tb_perfadvisor.instrument.loops import Loop, Rounds, loops_around
+from tb_perfadvisor.instrument.loops import Ended, Loop, Rounds, loops_around
 
 _LOOK_EVERY_S: Final = 0.05
 _FEWEST_ROUNDS: Final = 3
@@ -71,8 +71,8 @@ class LoopFinder:
             self._thread.start()
 
     def _run(self) -> None:
-        is_done, rest_s = False, 0.0
-        while not is_done:
+        rest_s = 0.0
+        while True:
             time.sleep(2 * _LOOK_EVERY_S + rest_s)
             if not self._steps.needs_loop():
                 continue
@@ -80,7 +80,7 @@ class LoopFinder:
             with suppress(Exception):
                 loop = self._search()
                 if loop is not None:
-                    is_done = self._follow(loop)
+                    self._follow(loop)
                     began_s = time.monotonic()
             self.rounds.stop()
             # Looking costs time, and what is not found soon may not be there.
@@ -105,8 +105,8 @@ class LoopFinder:
                 return None if is_enough else loop
         return None
 
-    def _follow(self, loop: Loop) -> bool:
-        """Tell of its rounds until another loop runs for longer; returns whether that is all."""
+    def _follow(self, loop: Loop) -> None:
+        """Tell of its rounds until another loop runs for longer."""
 
         def ended(frame: FrameType) -> None:
             self._ended_s = time.monotonic()
@@ -114,14 +114,23 @@ class LoopFinder:
 
         first_s, self._ended_s = time.monotonic(), None
         self.rounds.follow(loop, ended)
-        while not (self.rounds.is_costly and self._steps.has_enough()):
+        rest_s = last_s = 0.0
+        while rest_s <= max(_LEAST_REST_S, last_s - first_s) or _runs(loop):
             time.sleep(2 * _LOOK_EVERY_S)
+            if self.rounds.is_costly and self._steps.has_enough():
+                self._pause(loop, ended)
             last_s = self._ended_s or first_s
             rest_s = time.monotonic() - last_s
-            if rest_s > max(_LEAST_REST_S, last_s - first_s) and not _runs(loop):
-                self._steps.may_forget_loop()
-                return False
-        return True
+        self._steps.may_forget_loop()
+
+    def _pause(self, loop: Loop, ended: Ended) -> None:
+        """Cost nothing until more rounds are to be recorded."""
+        self.rounds.stop()
+        while self._steps.has_enough():
+            time.sleep(5 * _LOOK_EVERY_S)
+        self.rounds.watch([loop])
+        self.rounds.follow(loop, ended)
+        self._ended_s = time.monotonic()
 
 
 def loop_of_steps(loops: Sequence[Loop], passed_s: float) -> Loop | None:

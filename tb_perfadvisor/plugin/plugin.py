@@ -20,7 +20,7 @@ from tb_perfadvisor.plugin.responses import (
     respond_error,
     respond_file,
 )
-from tb_perfadvisor.plugin.routes import listing
+from tb_perfadvisor.plugin.routes import listing, recording
 
 
 class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoard has no types
@@ -90,6 +90,10 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
     parts = request.path.partition("/api/v1/")[2].strip("/").split("/")
     if parts[0] == "captures" and len(parts) > 2:
         return _route_of_capture(request, backend, parts)
+    if parts == ["record"]:
+        _require(request, "POST")
+        require_same_origin(request)
+        return recording.record(request, backend)
     _require(request, "GET", "HEAD")
     match parts:
         case ["captures"]:

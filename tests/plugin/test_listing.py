@@ -35,6 +35,7 @@ def test_captures_of_an_empty_logdir(tab: Tab) -> None:
     assert body == {
         "allows_notes": True,
         "notes_hint": "",
+        "programs": 0,
         "captures": [],
         "rejected": [],
         "rejected_count": 0,

@@ -8,6 +8,7 @@ import { Fetched } from "../widgets/fetched";
 import { Head } from "../widgets/head";
 import { NoteList } from "../widgets/notes";
 import { Recording } from "./recording";
+import { RecordNow } from "./runs/record-now";
 import { UnreadFiles } from "./about/unread-files";
 
 export function EmptyPage({ list }: { list: CaptureList }): JSX.Element {
@@ -34,6 +35,7 @@ export function EmptyPage({ list }: { list: CaptureList }): JSX.Element {
           record in the program itself:
         </p>
         <Recording />
+        <RecordNow programs={list.programs ?? 0} />
       </section>
       {!scan.is_scanning && (
         <Fetched of={scan.root} fetch={fetchDoctor}>

@@ -96,6 +96,8 @@ export interface CaptureList extends RejectedFiles {
   allows_notes?: boolean;
   /** How to allow that. */
   notes_hint?: string;
+  /** How many running programs this page may ask to record. */
+  programs?: number;
   scan: Scan;
 }
 

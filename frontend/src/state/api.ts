@@ -206,6 +206,12 @@ export async function fetchReport(
 export const fetchRow = (id: string, signal?: AbortSignal, isRetry = false): Promise<Capture> =>
   get<Capture>(`captures/${encodeURIComponent(id)}/row${isRetry ? "?retry=1" : ""}`, signal);
 
+/** Asks running programs to record their next steps; answers how many were asked. */
+export async function recordNow(): Promise<number> {
+  const response = await request(new URL("api/v1/record", BASE).href, { method: "POST" });
+  return (parseAnswer(await response.text()) as { programs: number }).programs;
+}
+
 /** Waits for an analysis no more. */
 export async function cancelAnalysis(id: string): Promise<Canceled> {
   const response = await request(captureUrl(id, "cancel"), { method: "POST" });

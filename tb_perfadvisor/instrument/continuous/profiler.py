@@ -28,6 +28,7 @@ from tb_perfadvisor.instrument.continuous.schedule import Advisor, Plan, Schedul
 from tb_perfadvisor.instrument.examination.examiner import Examiner
 from tb_perfadvisor.instrument.examination.repeated_calls import RepeatedCalls
 from tb_perfadvisor.instrument.parts import Parts
+from tb_perfadvisor.instrument.record_requests import Requests
 from tb_perfadvisor.instrument.stack_samples import StackSamples
 from tb_perfadvisor.machine.facts import Recording
 from tb_perfadvisor.units import format_bytes
@@ -139,7 +140,7 @@ class ContinuousProfiler:
         self._failure = ""
         """Why the framework's profiler cannot go on; empty if it can."""
         self._load = LoadMeter()
-        self._number = 0
+        self._number = self._first_number = 0
         self._start: Start | None = None
         self._postponed: Start | None = None
         """The recording that begins when the tensors of some steps have been looked at."""
@@ -153,6 +154,8 @@ class ContinuousProfiler:
         self._free_s = self._recorded_before_s = 0.0
         self._costs_s: dict[bool, float] = {}
         """What the last recording cost; by whether it was a rich one."""
+        # All ranks record the same steps, which are planned, or one records when it is asked.
+        self._requests = Requests(self._logdir) if self._is_active and not plan.is_fixed else None
         if self._is_active:
             atexit.register(self.close)
 
@@ -166,6 +169,11 @@ class ContinuousProfiler:
         """What it cost so far."""
         return Overhead(self._number, self._between_s, self._bookkeeping_s, self._recording_s)
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for the next steps to be recorded."""
+        return self._requests is not None and self._requests.waits(self._clock())
+
     def step(self) -> None:
         """A training step ended."""
         if not self._is_active:
@@ -174,6 +182,8 @@ class ContinuousProfiler:
         duration_s = None if self._ended_s is None else now_s - self._ended_s
         self._number += 1
         try:
+            if self._number == self._first_number + 1 and self._requests is not None:
+                self._announce()
             self.samples.step()
             if self.examiner is not None and self.examiner.is_running:
                 self._examine(duration_s)
@@ -198,7 +208,7 @@ class ContinuousProfiler:
 
     def continue_at(self, step: int) -> None:
         """Number the steps on from another profiler's, so that their recordings differ."""
-        self._number = step
+        self._number = self._first_number = step
 
     def skip(self) -> None:
         """The time up to now is not part of a step: an evaluation or a checkpoint."""
@@ -219,6 +229,8 @@ class ContinuousProfiler:
                 self._give_up(error)
         if self.examiner is not None:
             self.examiner.end()
+        if self._requests is not None:
+            self._requests.withdraw()
         self.samples.stop()
         self._add_seen()
         if self._advisor is not None:
@@ -261,6 +273,8 @@ class ContinuousProfiler:
 
     def _between(self, duration_s: float | None, now_s: float) -> None:
         start = self._schedule.step_ended(duration_s if self._is_comparable else None)
+        if start is None and self._requests is not None and self._requests.take(now_s):
+            start = Start("requested", is_rich=False)
         if self._advisor is not None:
             self._advisor.poll()
         self._ended_s = self._clock()
@@ -269,12 +283,20 @@ class ContinuousProfiler:
             self._bookkeeping_s += self._ended_s - now_s
         if start is None:
             return
-        if not self._is_affordable(start):
+        if start.reason != "requested" and not self._is_affordable(start):
             self._schedule.postpone()
         elif duration_s is not None and duration_s >= _LONG_STEP_S and self._begin_examining():
             self._postponed = start
         else:
             self._begin(start)
+
+    def _announce(self) -> None:
+        """Steps begin: say that they can be asked for."""
+        try:
+            assert self._requests is not None
+            self._requests.announce()
+        except OSError:  # a directory that cannot be written to shows when a recording is
+            self._requests = None
 
     def _is_affordable(self, start: Start) -> bool:
         """Whether another recording keeps the cost after the first minute within its share."""

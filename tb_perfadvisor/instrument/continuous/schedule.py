@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.errors import UsageError
 
-Reason = Literal["early", "periodic", "slow step"]
+Reason = Literal["early", "periodic", "slow step", "requested"]
 
 _JUDGED: Final = 100
 """Steps whose median is the usual time: recent ones, because a run changes."""

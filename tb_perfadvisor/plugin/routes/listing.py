@@ -20,6 +20,7 @@ from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.origins import TOKEN
 from tb_perfadvisor.plugin.responses import integer, respond
 from tb_perfadvisor.plugin.results import Results
+from tb_perfadvisor.plugin.routes.recording import programs
 from tb_perfadvisor.remark import Remark
 from tb_perfadvisor.remarks.store import known_remarks
 
@@ -42,6 +43,7 @@ def captures(request: wrappers.Request, backend: Backend) -> wrappers.Response:
             "token": TOKEN,
             "allows_notes": not notes_hint,
             "notes_hint": notes_hint,
+            "programs": programs(request, backend),
             **_scan(backend),
         },
     )

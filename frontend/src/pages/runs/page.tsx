@@ -15,6 +15,7 @@ import { Name } from "../../widgets/name";
 import { PageLink } from "../../widgets/page-link";
 import { sortRows } from "../../widgets/sortable-table";
 import { columnsOf } from "./columns";
+import { RecordNow } from "./record-now";
 import { type Line, groupCaptures, newestFirst, searchCaptures } from "./groups";
 import { RunsTable, type TableLine } from "./table";
 
@@ -44,6 +45,7 @@ export function RunsPage({ list }: { list: CaptureList }): JSX.Element {
         ]}
       />
       <section aria-label="Runs" class="runs">
+        <RecordNow programs={list.programs ?? 0} />
         <Analyses captures={captures} />
         {baseline && <Baseline capture={baseline} captures={captures} />}
         <Table captures={captures} baseline={baseline} />
