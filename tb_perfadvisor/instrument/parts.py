@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from functools import wraps
 from types import FrameType
 from typing import Any, Final
 
-from tb_perfadvisor.instrument.step_hooks import StepPath
+from tb_perfadvisor.instrument.step_hooks import Finder, OnImport, StepPath
 from tb_perfadvisor.instrument.user_code import loop_around, shown_path, user_frames
 from tb_perfadvisor.machine.facts import Made, Value, What
 
@@ -155,6 +156,37 @@ def _outside(module: Any, frame: FrameType | None, modules: Any) -> FrameType | 
                 return None
         frame = frame.f_back
     return outside
+
+
+def watch_optimizers(parts: Parts, optimizers: Any) -> None:
+    """Remember each optimizer that is made from now on."""
+    initialize = optimizers.__init__
+
+    @wraps(initialize)
+    def remember(optimizer: Any, *arguments: Any, **keywords: Any) -> None:
+        initialize(optimizer, *arguments, **keywords)
+        with suppress(Exception):
+            add_optimizer(parts, optimizer, sys._getframe(1))
+
+    optimizers.__init__ = remember
+
+
+def watch_makers(parts: Parts) -> None:
+    """Remember all that PyTorch makes, once it is imported; `perfadvisor run` does so itself."""
+    if os.environ.get("PERFADVISOR_RUN"):
+        return
+    waiting: dict[str, OnImport] = {
+        "torch.nn.modules.module": lambda module: watch_models(parts, vars(module)["Module"]),
+        "torch.utils.data.dataloader": lambda module: watch_loaders(
+            parts, vars(module)["DataLoader"]
+        ),
+        "torch.optim.optimizer": lambda module: watch_optimizers(parts, vars(module)["Optimizer"]),
+    }
+    for name in [name for name in waiting if name in sys.modules]:
+        with suppress(Exception):
+            waiting.pop(name)(sys.modules[name])
+    if waiting:
+        sys.meta_path.insert(0, Finder(waiting))
 
 
 def add_optimizer(parts: Parts, optimizer: Any, frame: FrameType | None) -> None:

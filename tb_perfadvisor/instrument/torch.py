@@ -23,16 +23,19 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
+from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler, is_switched_off
 from tb_perfadvisor.instrument.continuous.recorders import TorchRecorder
 from tb_perfadvisor.instrument.continuous.settings import make_profiler
+from tb_perfadvisor.instrument.examination.examiner import Examiner
 from tb_perfadvisor.instrument.loader_workers import time_workers as time_workers
+from tb_perfadvisor.instrument.parts import Parts, watch_makers
+from tb_perfadvisor.instrument.profile_facts import ProfileFacts
 from tb_perfadvisor.instrument.ranks import rank_of_torch, worker_name_of_torch
 from tb_perfadvisor.instrument.trace_files import write_trace
 
@@ -53,6 +56,10 @@ _WRAPPED_AS = {
     "OptimizedModule": "_orig_mod",
     "CheckpointWrapper": "_checkpoint_wrapped_module",
 }
+
+_PARTS = Parts()
+"""Where the program makes its parts: known of those that it makes after this was imported."""
+watch_makers(_PARTS)
 
 
 class Annotation:
@@ -157,11 +164,17 @@ def profile(
     written: list[str] = []
     worker = worker_name or worker_name_of_torch()
 
+    facts = None if is_switched_off() else ProfileFacts(_PARTS, is_rich=record_shapes, steps=active)
+
     def write(recorder: torch.profiler.profile) -> None:
-        write_trace(recorder, Path(directory).expanduser(), worker)
+        path = write_trace(recorder, Path(directory).expanduser(), worker)
         written.append(directory)
+        if facts is not None:
+            facts.written(path)
 
     with ExitStack() as stack:
+        if facts is not None:
+            stack.callback(facts.close)
         if model is not None:
             stack.enter_context(annotate(model))
         profiler = stack.enter_context(
@@ -176,6 +189,8 @@ def profile(
                 **options,
             )
         )
+        if facts is not None:
+            _tell_steps(profiler, facts, period=wait + warmup + active, first=wait)
         yield profiler
     if not written:
         warnings.warn(
@@ -204,7 +219,29 @@ def continuous(
         UsageError: If the settings contradict each other, or the directory is a URL.
     """
     label = None if model is None else partial(annotate, model)
-    return make_profiler(logdir, TorchRecorder(label), rank_of_torch(), **settings)
+    profiler = make_profiler(logdir, TorchRecorder(label), rank_of_torch(), **settings)
+    profiler.parts = _PARTS
+    profiler.samples.step_path = _PARTS.step_path
+    profiler.examiner = Examiner()
+    return profiler
+
+
+def _tell_steps(profiler: Any, facts: ProfileFacts, *, period: int, first: int) -> None:
+    """Tell of each step of a profiler, and of the first of each cycle that it sees."""
+    step = profiler.step
+    if not first:
+        facts.began()
+
+    @wraps(step)
+    def told() -> None:
+        # The step that ends may write a profile, which then has it.
+        with suppress(Exception):
+            facts.step()
+        step()
+        if profiler.step_num % period == first:
+            facts.began()
+
+    profiler.step = told
 
 
 def _model_labels(

@@ -18,7 +18,7 @@ _LEVEL: Final = 6
 _PIECE_BYTES: Final = 1 << 20
 
 
-def write_trace(profiler: Any, directory: Path, worker: str) -> None:
+def write_trace(profiler: Any, directory: Path, worker: str) -> Path:
     """Write what was recorded, named as `torch.profiler.tensorboard_trace_handler` does.
 
     Raises:
@@ -37,3 +37,4 @@ def write_trace(profiler: Any, directory: Path, worker: str) -> None:
         except BaseException:
             path.unlink(missing_ok=True)
             raise
+    return path

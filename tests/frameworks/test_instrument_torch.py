@@ -102,8 +102,8 @@ def labeled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 def test_the_profile_lies_where_tensorboard_finds_it(labeled: tuple[Path, Any]) -> None:
     folder, _ = labeled
-    (path,) = (folder / "runs").iterdir()
-    assert path.name.endswith(".pt.trace.json.gz")
+    facts, profile = sorted(path.name for path in (folder / "runs").iterdir())
+    assert facts.removesuffix(".perfadvisor.json") == profile.removesuffix(".pt.trace.json.gz")
     ((trace,),) = (run.traces for run in load(folder))
     signals = Signals(load(folder)[0])
     assert (signals.steps.source, len(signals.steps)) == ("ProfilerStep", 3)
@@ -301,8 +301,8 @@ def test_a_profile_that_was_never_written_is_said(tmp_path: Path) -> None:
     assert "the program ran 1 steps, but recording begins after 2" in warning
     assert result["refused"][0] == "UsageError"
     assert "copy the profile afterwards" in result["refused"][1]
-    (name,) = result["files"]
-    assert name.startswith("rank3.")
+    assert len(result["files"]) == 2  # with its facts
+    assert all(name.startswith("rank3.") for name in result["files"])
 
 
 def test_importing_it_does_not_import_the_framework() -> None:
@@ -329,3 +329,34 @@ def test_facts_tell_the_layout_of_filters(tmp_path: Path) -> None:
         [sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.strip() == "[False, True, None]"
+
+
+FACTS = """
+from tb_perfadvisor.instrument.torch import continuous
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(recorder, steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        step(model)
+        optimizer.step()
+        recorder.step()
+with profile(sys.argv[1] + "/profile", wait=1, warmup=1, active=2) as profiler:
+    train(profiler, 9)
+with continuous(sys.argv[1] + "/continuous", first=5, slower_than=None, rich_every=0) as profiler:
+    train(profiler, 240)
+print(json.dumps({}))
+"""
+
+
+def test_each_way_to_record_stores_the_same_facts(tmp_path: Path) -> None:
+    run(FACTS, str(tmp_path))
+    for way in ("profile", "continuous"):
+        path = sorted((tmp_path / way).rglob("*.perfadvisor.json"))[0]
+        facts = json.loads(path.read_bytes())
+        assert facts["recording"]["by"] == way
+        assert facts["machine"]["cores"]
+        made = {each["what"] for each in facts["program"]["made"]}
+        assert {"model", "optimizer", "step loop"} <= made
+        # As many steps as were recorded, and at least four, are looked at after them.
+        assert facts["examined"]["steps"] == {"profile": 4, "continuous": 5}[way]

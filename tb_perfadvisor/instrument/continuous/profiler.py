@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,6 +41,8 @@ _FREE_S: Final = 60.0
 _LONG_STEP_S: Final = 0.2
 """A recording of such steps takes seconds to write, and a short program may end meanwhile. So their
 tensors are looked at before."""
+_SEEN_STEPS: Final = 3
+"""The first steps show which loop makes them; looking at the stack takes time."""
 _OFF: Final = frozenset({"0", "off", "false", "no"})
 
 Clock = Callable[[], float]
@@ -123,9 +126,10 @@ class ContinuousProfiler:
         self.logs_summary = True
         """Whether `close` says what was recorded."""
         self.recorded_by: Literal["run", "continuous"] = "continuous"
-        self.parts: Parts | None = None
-        """What the program was seen to make; None if nobody watches it."""
+        self.parts = Parts()
+        """What the program was seen to make."""
         self.samples = StackSamples()
+        self.samples.step_path = self.parts.step_path
         self.examiner: Examiner | RepeatedCalls | None = None
         """Looks at the tensors of a few steps, around the first recording; None if nobody does."""
         self._logdir = Path(logdir).expanduser()
@@ -184,6 +188,8 @@ class ContinuousProfiler:
         try:
             if self._number == self._first_number + 1 and self._requests is not None:
                 self._announce()
+            if self.recorded_by == "continuous" and self._number <= _SEEN_STEPS:
+                self.parts.add_step("step", sys._getframe(1))
             self.samples.step()
             if self.examiner is not None and self.examiner.is_running:
                 self._examine(duration_s)
