@@ -24,16 +24,15 @@ export function sessionName(session: string): string {
   return `${year}-${month}-${day} ${hour}:${minute}:${second}`;
 }
 
-/** The expected saving, `41.2 ms (17.2 %)`, and its range, `28–54 ms`. */
+/** The expected saving, `41.2 ms`, and its range, `28–54 ms`. */
 export function describeSaving(saving: SavingInfo): { expected: string; range: string } {
   const range = formatDurationRange(saving.low_ns, saving.high_ns);
   // Nothing is expected but something is possible: show the upper bound.
   if (saving.expected_ns <= 0) {
     return { expected: `up to ${formatDurationRange(saving.high_ns, saving.high_ns)}`, range: "" };
   }
-  const expected = `${formatDuration(saving.expected_ns)} (${formatShare(saving.share_expected)})`;
   // A range whose ends agree in the two digits shown adds nothing.
-  return { expected, range: /[–<]|to/.test(range) ? range : "" };
+  return { expected: formatDuration(saving.expected_ns), range: /[–<]|to/.test(range) ? range : "" };
 }
 
 /** What a finding may save where nothing tells how much: `up to 11.8 ms (62.4 %)`. */

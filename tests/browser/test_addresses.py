@@ -16,6 +16,7 @@ from tests.support.browser import (
     capture_of,
     eventually,
     link,
+    open_part,
     report_at,
     serving,
     settle,
@@ -74,12 +75,17 @@ def change_report(tab: Any) -> None:
         tab.get_by_role("button", name="Next event")
     ).locator("visible=true").and_(tab.locator(":enabled")).first.click()
     zoom(tab)
+    tab.get_by_text("What this program is").click()
+
+
+def change_finding(tab: Any) -> None:
     titles = tab.locator(".finding-row")
     titles.nth(0).click()
     titles.nth(1).click()
-    events = tab.locator(".finding-body .event-button")
-    events.nth(1).click()
-    tab.get_by_text("What this program is").click()
+    open_part(tab, "Evidence")
+    tab.locator(".finding-body .event-button").nth(1).click()
+    zoom(tab)
+    tab.locator(".legend [aria-expanded=false]").first.click()
 
 
 def change_timeline(tab: Any) -> None:
@@ -212,7 +218,13 @@ STATES = (
         "report",
         "pytorch_input_slow",
         change_report,
-        ("cause=input", "cause.stretch=", "cause.stretch.zoom=", "finding=", "program=1"),
+        ("cause=input", "cause.stretch=", "cause.stretch.zoom=", "program=1"),
+    ),
+    State(
+        "report",
+        "synthetic_gpu_allreduce_8rank",
+        change_finding,
+        ("finding=", ".details=evidence", ".event=", ".event.zoom=", "open."),
     ),
     State("report", "pytorch_input_slow", change_what_if, ("if=input-stall,",)),
     State(

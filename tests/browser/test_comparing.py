@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.browser import Visitor, link, text_of
+from tests.support.browser import Visitor, link, open_part, text_of
 
 SLOW, FIXED = "pytorch_input_slow", "pytorch_input_fixed"
 GREEN, RED = "rgb(26, 127, 75)", "rgb(192, 52, 29)"
@@ -83,6 +83,7 @@ def test_link_to_a_finding_is_copied_and_opens_it(
     visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
     visitor.open(f"{address}/{link(capture, finding=finding)}")
     body = tab.locator(f"#finding-{finding}")
+    open_part(body, "About")
     body.get_by_role("button", name="Copy link").click(timeout=40_000)
     body.get_by_text("Copied").first.wait_for()
     copied = page.evaluate("navigator.clipboard.readText()")
@@ -92,6 +93,7 @@ def test_link_to_a_finding_is_copied_and_opens_it(
         f"p.perf_advisor.capture={capture}",
         f"p.perf_advisor.finding={finding}",
     ]
+    open_part(body, "Change")
     # Code has colors, and the argument to change is marked.
     assert tab.locator(".remedies .code-class").count() > 0
     marked = [text_of(mark) for mark in tab.locator(".remedies mark").all()]

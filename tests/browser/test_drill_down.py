@@ -30,7 +30,7 @@ def test_a_segment_shows_the_findings_and_events_of_its_cause(
     frame.locator(".breakdown-bar svg g[data-part='bar'] rect").nth(causes.index("input")).click()
     frame.get_by_role("button", name=re.compile("^Waiting for input"), pressed=True).wait_for()
     frame.get_by_role(
-        "heading", level=3, name="Waiting for input: its longest stretches"
+        "heading", level=2, name="Waiting for input: its longest stretches"
     ).wait_for()
     frame.get_by_role("application", name=re.compile("^Events around")).wait_for()
     titles = frame.locator(".findings .finding-title")
@@ -38,12 +38,31 @@ def test_a_segment_shows_the_findings_and_events_of_its_cause(
     # The legend does the same by keyboard.
     operators = frame.get_by_role("button", name=re.compile("^Operators on the host"))
     operators.press("Enter")
-    frame.get_by_role("heading", level=3, name=re.compile("^Operators on the host")).wait_for()
+    frame.get_by_role("heading", level=2, name=re.compile("^Operators on the host")).wait_for()
     frame.get_by_text("No finding saves time of this cause.").wait_for()
     assert titles.count() == 0
     operators.press("Enter")
     titles.first.wait_for()
     assert frame.get_by_role("heading", name=re.compile("longest stretches")).count() == 0
+
+
+def test_compute_opens_into_precisions(
+    opened: Opener, ids: Callable[[str], str], read: Reader
+) -> None:
+    capture = ids("synthetic_gpu_allreduce_8rank")
+    breakdown = read(f"captures/{capture}/report")["overview"]["breakdown"]
+    labels = [part["label"] for part in breakdown if part["cause"].startswith("compute-")]
+    assert len(labels) > 1
+    frame = opened("report", capture)
+    legend = frame.locator(".legend")
+    bars = frame.locator(".breakdown-bar svg g[data-part='bar'] rect")
+    shown = bars.count()
+    compute = legend.get_by_role("button", name=re.compile("^Compute"))
+    assert compute.count() == 1
+    compute.press("Enter")
+    for label in labels:
+        legend.get_by_role("button", name=re.compile(f"^{label}")).wait_for()
+    assert bars.count() == shown - 1 + len(labels)
 
 
 def test_a_bar_opens_its_step(opened: Opener, ids: Callable[[str], str], read: Reader) -> None:
@@ -103,8 +122,11 @@ def test_operators_by_own_time(opened: Opener, ids: Callable[[str], str], read: 
 def test_what_opens_is_accessible(opened: Opener, ids: Callable[[str], str], dark: bool) -> None:
     capture = ids("synthetic_gpu_allreduce_8rank")
     frame = opened("report", capture, dark=dark)
-    frame.locator(".legend").get_by_role("button").first.click()
+    frame.locator(".legend [aria-pressed]").first.click()
     frame.get_by_role("application", name=re.compile("^Events around")).wait_for()
+    # What the chart shows below the pointer, too.
+    frame.locator(".breakdown-bar svg g[data-part='bar'] rect").first.hover()
+    frame.locator(".breakdown-bar [data-part=tip] text").first.wait_for()
     assert violations(frame) == []
     frame = opened("time", capture, dark=dark)
     frame.get_by_role("group", name="All steps").get_by_role("row").nth(1).get_by_role(

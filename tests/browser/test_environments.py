@@ -35,6 +35,7 @@ from tests.support.browser import (
     eventually,
     free_port,
     link,
+    open_part,
     report_at,
     serving,
     wait_until,
@@ -112,9 +113,12 @@ def walk(
     # The link opens the finding, and its timeline is fetched and drawn.
     row = tab.get_by_role("button", name=re.compile(re.escape(finding["title"]))).first
     assert row.get_attribute("aria-expanded") == "true"
-    tab.locator(f"#finding-{FINDING} .timeline canvas[data-drawn]").first.wait_for(timeout=20_000)
-    tab.locator(f"#finding-{FINDING}").get_by_role("button", name="Zoom out").first.click()
+    tab.locator(".timeline canvas[data-drawn]").first.wait_for(timeout=20_000)
+    open_part(tab.locator(f"#finding-{FINDING}"), "Evidence")
+    tab.locator(f"#finding-{FINDING} .event-button").first.click()
     tab.get_by_text(re.compile("around the event")).first.wait_for()
+    tab.get_by_role("button", name="Zoom out").first.click()
+    open_part(tab.locator(f"#finding-{FINDING}"), "Change")
 
     # Code can be copied, with or without the clipboard API.
     tab.locator(".copy").first.click()
@@ -298,8 +302,10 @@ def test_the_profile_tab_is_linked_through_nginx(
     event = finding["evidence"][0]["rows"][0]
     page.goto(url + link(capture["id"], finding="input-stall"))
     tab = visitor.tab()
-    # The timeline of a typical step above has such a link, too.
-    viewer = tab.locator("#finding-input-stall").get_by_role("link", name="Trace viewer").first
+    open_part(tab.locator("#finding-input-stall"), "Evidence")
+    tab.locator("#finding-input-stall .event-button").first.click()
+    tab.get_by_text(re.compile("around the event")).first.wait_for()
+    viewer = tab.get_by_role("link", name="Trace viewer").first
     viewer.wait_for(timeout=40_000)
     target = viewer.get_attribute("href")
 

@@ -141,6 +141,20 @@ def check_elements(page: Any, frame: Any, where: str) -> None:
     assert page.evaluate("top.hacked") is None, where
 
 
+def read_findings(frame: Any) -> str:
+    """The text of every part of every finding of a report."""
+    texts = []
+    rows = frame.locator("button.finding-row")
+    rows.first.wait_for(timeout=20_000)
+    for row in rows.all():
+        if row.get_attribute("aria-expanded") == "false":
+            row.click()
+        for part in frame.locator(".finding-body").get_by_role("tab").all():
+            part.click()
+            texts.append(text_of(frame.locator(".columns")))
+    return "".join(texts)
+
+
 def visit_pages(page: Any, frame: Any, *, has_timeline: bool = True) -> dict[str, str]:
     """Open every page, and every finding; return the text of each."""
     shown: dict[str, str] = {}
@@ -162,15 +176,12 @@ def visit_pages(page: Any, frame: Any, *, has_timeline: bool = True) -> dict[str
         settle(frame)
         frame.get_by_role("heading", level=1).wait_for(timeout=40_000)
         if name == "Report":
-            closed = frame.locator("button.finding-row[aria-expanded=false]")
-            frame.locator("button.finding-row").first.wait_for(timeout=20_000)
-            while closed.count():
-                closed.first.click()
+            shown[name] = read_findings(frame)
             if has_timeline:
                 frame.locator(".timeline canvas[data-drawn]").first.wait_for(timeout=20_000)
                 frame.get_by_text("Loading events…").first.wait_for(state="hidden", timeout=40_000)
             settle(frame)
-        shown[name] = text_of(frame.locator("body"))
+        shown[name] = shown.get(name, "") + text_of(frame.locator("body"))
         assert not re.search(TURNING, shown[name]), name
         check_elements(page, frame, name)
     return shown

@@ -151,7 +151,7 @@ def test_shared_link_opens_the_same_finding(
     heading.wait_for(timeout=40_000)
     opener = re.compile(re.escape(finding["title"]))
     tab.get_by_role("button", name=opener).first.click()
-    tab.locator(f"#finding-{finding['rule_id']}").get_by_text(finding["summary"]).first.wait_for()
+    tab.locator(".is-open").get_by_text(finding["summary"]).first.wait_for()
 
     guest = Visitor(browser.new_context())
     try:

@@ -19,6 +19,7 @@ from tests.support.browser import (
     downloaded,
     eventually,
     link,
+    open_part,
     report_at,
     text_of,
     violations,
@@ -107,6 +108,7 @@ def test_a_tab_at_an_unknown_host_is_read_and_says_how_to_write(
     tab = visitor.open(f"{elsewhere}/{link(capture, finding='input-stall')}")
     finding = tab.locator("#finding-input-stall")
     hint = "--perfadvisor_write_hosts=perf.example"
+    open_part(finding, "Note")
     assert hint in text_of(finding)
     assert finding.locator(".remark-form").count() == 0
     assert violations(tab) == []
@@ -132,10 +134,11 @@ def test_a_host_that_the_flag_names_writes(
     report_at(server, capture)
     place = link(capture, finding="input-stall")
     tab = visitor.open(f"{server.replace('127.0.0.1', 'perf.example')}/{place}")
+    open_part(tab.locator("#finding-input-stall"), "Note")
     form = tab.locator("#finding-input-stall .remark-form")
     form.get_by_role("textbox", name="Note").fill("It is meant.")
     form.get_by_role("button", name="Save").click()
-    tab.locator(".finding-row", has_text="It is meant.").first.wait_for()
+    tab.locator(".finding-head", has_text="It is meant.").first.wait_for()
 
 
 @pytest.mark.parametrize("has_profile", [True, pytest.param(False, marks=pytest.mark.nightly)])

@@ -39,7 +39,8 @@ def test_every_capture_shows_its_first_finding(
             if report["findings"]:
                 title = report["findings"][0]["heading"] or report["findings"][0]["title"]
                 row = frame.get_by_role("button", name=re.compile(re.escape(title))).first
-                row.click()
+                if row.get_attribute("aria-expanded") == "false":
+                    row.click()
                 summary = frame.get_by_text(report["findings"][0]["summary"]).first
                 summary.wait_for(timeout=10_000)
             background = frame.locator("body").evaluate(

@@ -52,6 +52,7 @@ def test_window_returns_the_events_in_a_range(tab: Tab) -> None:
     assert whole["boxes"]["count"] == [1, 1]
     assert (whole["event"]["name"], whole["event"]["kind"]) == ("a", "operator")
     assert tab.get(f"{address}?event=99").json["event"] is None
+    assert tab.get(f"{address}?finding=2").json == {**whole, "event": None}
     assert tab.get(f"{address}?worker=1").status_code == 404
 
 
@@ -59,7 +60,7 @@ def test_window_returns_the_events_in_a_range(tab: Tab) -> None:
     "query",
     [
         *("from_ns=-1", "from_ns=x", "from_ns=5&to_ns=5", "bins=0", f"to_ns={2**70}"),
-        *("worker=a", "event=-1"),
+        *("worker=a", "event=-1", "finding=-1", f"finding={2**70}"),
     ],
 )
 def test_window_rejects_bad_queries(tab: Tab, query: str) -> None:

@@ -149,6 +149,11 @@ def choose_capture(tab: Any, name: str) -> None:
     tab.get_by_role("option").filter(has_text=name).first.click()
 
 
+def open_part(finding: Any, name: str) -> None:
+    """Open a part of a finding, such as its evidence."""
+    finding.get_by_role("tab", name=name, exact=True).click()
+
+
 def downloaded(page: Any, button: Any) -> bytes:
     with page.expect_download() as waiting:
         button.click()

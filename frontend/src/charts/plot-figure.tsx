@@ -37,11 +37,9 @@ export function PlotFigure({ label, class: className = "", draw, onPick }: Props
         ...draw(width),
       });
       svg.setAttribute("role", "img");
-      // Plot labels its groups, whose roles allow no label; the chart as a whole has one.
-      for (const group of svg.querySelectorAll("[aria-label]")) {
-        group.setAttribute("data-part", group.getAttribute("aria-label") ?? "");
-        group.removeAttribute("aria-label");
-      }
+      nameParts(svg);
+      // What is below the pointer is drawn later.
+      new MutationObserver(() => nameParts(svg)).observe(svg, { childList: true, subtree: true });
       // A tip's pointer sets the value of the chart.
       svg.addEventListener("click", () => {
         if (svg.value != null) pick.current?.(svg.value);
@@ -54,4 +52,12 @@ export function PlotFigure({ label, class: className = "", draw, onPick }: Props
     return () => observer.disconnect();
   }, [draw, label]);
   return <div ref={place} class={`figure ${className}${onPick ? " is-clickable" : ""}`} />;
+}
+
+/** Plot labels its groups, whose roles allow no label; the chart as a whole has one. */
+function nameParts(svg: Element): void {
+  for (const group of svg.querySelectorAll("[aria-label]")) {
+    group.setAttribute("data-part", group.getAttribute("aria-label") ?? "");
+    group.removeAttribute("aria-label");
+  }
 }

@@ -1,4 +1,4 @@
-// One piece of evidence, of any kind.
+// What proves a finding: tables, charts, events and stretches of time.
 import type { JSX } from "preact";
 import { useCallback } from "preact/hooks";
 import { PlotFigure } from "../charts/plot-figure";
@@ -8,62 +8,34 @@ import type { FindingInfo, SeriesEvidence, SpanEvidence } from "../report";
 import { Below } from "../state/linked";
 import { asSentence } from "../text";
 import { EventTable } from "./events";
+import { useChosenEvent } from "./finding-timeline";
 import { Prose } from "../widgets/prose";
 import { PlainTable } from "../widgets/plain-table";
-import { Timeline } from "../timeline/timeline";
-
-/** Timelines that share this part of the longer stretch look alike. */
-const SAME_SHARE = 0.8;
 
 type Item = FindingInfo["evidence"][number];
 
 interface Props<T> {
   item: T;
-  captureId: string;
-  /** The index of the finding in the report. */
-  findingIndex: number;
-  /** Whether an item above has a timeline of the same stretch. */
-  isRepeated: boolean;
+  /** The row that is chosen. */
+  chosen: number | null;
+  choose(row: number | null): void;
 }
 
-export function EvidenceList({ items, ...rest }: { items: Item[] } & Omit<Props<Item>, "item" | "isRepeated">): JSX.Element {
-  const repeated = findRepeated(items);
+/** The evidence of a finding, below its name. */
+export function EvidenceList({ items }: { items: Item[] }): JSX.Element {
+  const [event, chooseEvent] = useChosenEvent();
   return (
     <>
-      {items.map((item, index) => (
-        <Below key={index} name={String(index)}>
-          <Evidence item={item} isRepeated={repeated[index] ?? false} {...rest} />
+      {items.map((item, place) => (
+        <Below key={place} name={String(place)}>
+          <Evidence
+            item={item}
+            chosen={event?.item === place ? event.row : null}
+            choose={(row) => chooseEvent(row === null ? null : { item: place, row })}
+          />
         </Below>
       ))}
     </>
-  );
-}
-
-interface Stretch {
-  worker: number;
-  startNs: number;
-  endNs: number;
-}
-
-/** What the timeline of an item shows at first. */
-function stretchOf(item: Item): Stretch | null {
-  if (item.kind === "span") return { worker: item.worker, startNs: item.start_ns, endNs: item.end_ns };
-  const row = item.kind === "events" ? item.rows[0] : undefined;
-  return row ? { worker: row.worker, startNs: row.start_ns, endNs: row.start_ns + row.duration_ns } : null;
-}
-
-const isSame = (a: Stretch, b: Stretch): boolean => {
-  const sharedNs = Math.min(a.endNs, b.endNs) - Math.max(a.startNs, b.startNs);
-  const longerNs = Math.max(a.endNs - a.startNs, b.endNs - b.startNs);
-  return a.worker === b.worker && sharedNs >= SAME_SHARE * longerNs;
-};
-
-/** For each item, whether an item above it has a timeline of the same stretch. */
-export function findRepeated(items: Item[]): boolean[] {
-  const stretches = items.map(stretchOf);
-  return stretches.map(
-    (stretch, index) =>
-      stretch !== null && stretches.slice(0, index).some((above) => above !== null && isSame(above, stretch)),
   );
 }
 
@@ -79,25 +51,14 @@ function Evidence({ item, ...rest }: Props<Item>): JSX.Element {
   );
 }
 
-function Span({ item: evidence, isRepeated, captureId, findingIndex }: Props<SpanEvidence>): JSX.Element {
-  const durationNs = evidence.end_ns - evidence.start_ns;
+function Span({ item: evidence, chosen, choose }: Props<SpanEvidence>): JSX.Element {
   return (
-    <>
-      <p>
-        <Prose text={asSentence(evidence.note)} />{" "}
-        <span class="muted">
-          {formatDuration(durationNs)} on {evidence.track}
-        </span>
-      </p>
-      {!isRepeated && (
-        <Timeline
-          captureId={captureId}
-          findings={[findingIndex]}
-          worker={evidence.worker}
-          focus={{ startNs: evidence.start_ns, durationNs, name: evidence.title }}
-        />
-      )}
-    </>
+    <p>
+      <Prose text={asSentence(evidence.note)} />{" "}
+      <button type="button" class="link-button" aria-pressed={chosen !== null} onClick={() => choose(chosen === null ? 0 : null)}>
+        {formatDuration(evidence.end_ns - evidence.start_ns)} on {evidence.track}
+      </button>
+    </p>
   );
 }
 

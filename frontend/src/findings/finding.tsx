@@ -1,19 +1,19 @@
 // A finding: a row that opens in place.
-import type { ComponentChildren, JSX } from "preact";
+import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { BASE, excerptUrl } from "../state/api";
-import { isExported } from "../state/exported";
+import { BASE } from "../state/api";
 import { readSearch } from "../state/host";
+import { link } from "../state/link";
 import { Below } from "../state/linked";
 import { profileLink, profileTarget, profileTool } from "../state/profile-tab";
 import type { FindingInfo, Report } from "../report";
-import { openFindings, selectedCapture, toggleFinding } from "../state/store";
-import { formatBytes } from "../format";
-import { BASES, describeBounds, describeScope } from "../text";
+import { chosenFinding, selectedCapture, toggleFinding } from "../state/store";
+import { BASES, describeScope } from "../text";
 import { CopyLink } from "./copy-link";
 import { EvidenceList } from "./evidence";
-import { ExcerptLink } from "../timeline/excerpt-link";
-import { ChevronIcon, LinkIcon } from "../widgets/icons";
+import { FindingTimeline, isOnTimeline } from "./finding-timeline";
+import { LinkIcon } from "../widgets/icons";
+import { useIsWide } from "../widgets/is-wide";
 import { PreviewBadge } from "./preview-badge";
 import { Places } from "./places";
 import { Proof } from "./proof";
@@ -21,8 +21,9 @@ import { Prose } from "../widgets/prose";
 import { RemarkForm, RemarkLine, canWriteRemark, isSetAside, remarkHint } from "./remark";
 import { Remedies } from "./remedies";
 import { RuleLink } from "./rule-link";
-import { Saving } from "./saving";
+import { Saving, SavingBar } from "./saving";
 import { Severity } from "./severity";
+import { Tabs } from "../widgets/tabs";
 import { Tick, canTick } from "./what-if";
 
 interface Props {
@@ -30,52 +31,55 @@ interface Props {
   finding: FindingInfo;
   report: Report;
   fullShare: number;
+  /** Whether other changes can be ticked, too. */
+  canCombine: boolean;
   isRefined?: boolean;
   /** The id of the capture in routes, which is not that of the report. */
   captureId: string;
 }
 
 export function Finding(props: Props): JSX.Element {
-  const { id, finding, fullShare, isRefined = false } = props;
-  const isOpen = openFindings.value.has(id);
+  const { id, finding, fullShare, canCombine, isRefined = false } = props;
+  const isOpen = chosenFinding.value === id;
   const row = useRef<HTMLDivElement>(null);
+  const topPx = (): number => row.current?.getBoundingClientRect().top ?? 0;
   useEffect(() => {
     // Scroll to a finding that was opened by a link.
-    if (isOpen) row.current?.scrollIntoView({ block: "nearest" });
+    if (isOpen && link.peek().finding) row.current?.scrollIntoView({ block: "nearest" });
   }, []);
+  const toggle = (): void => {
+    const beforePx = topPx();
+    toggleFinding(id);
+    // What closes above moves this row away from the pointer: move the page along.
+    requestAnimationFrame(() => scrollBy(0, topPx() - beforePx));
+  };
+  // Of a group, the one that is open tells; what is refined says much the same.
+  const isAlone = !isRefined && finding.heading === null;
   const Heading = isRefined ? "h4" : "h3";
+  const states = [isRefined && "finding-refined", isOpen && "is-open", isSetAside(finding) && "is-set-aside"];
   return (
-    <div class={`finding${isRefined ? " finding-refined" : ""}${isOpen ? " is-open" : ""}${isSetAside(finding) ? " is-set-aside" : ""}`} ref={row}>
-      {canTick(finding) && <Tick id={id} finding={finding} />}
-      <Heading class="finding-heading">
-        <button
-          type="button"
-          class="finding-row"
-          aria-expanded={isOpen}
-          aria-controls={`finding-${id}`}
-          onClick={() => toggleFinding(id)}
-        >
-          <ChevronIcon />
-          <span class="finding-title">
+    <div class={["finding", ...states].filter(Boolean).join(" ")} ref={row}>
+      <div class="finding-head">
+        {canCombine && canTick(finding) && <Tick id={id} finding={finding} />}
+        <Heading class="finding-title">
+          <button type="button" class="finding-row" aria-expanded={isOpen} aria-controls={`finding-${id}`} onClick={toggle}>
             <Prose text={finding.heading ?? finding.title} />
-            {finding.is_preview && <> <PreviewBadge /></>}
-            {finding.proof && <Proof proof={finding.proof} />}
-            {finding.remark && <RemarkLine remark={finding.remark} />}
-          </span>
-          {finding.heading === null ? <Severity severity={finding.severity} /> : <span />}
-          {finding.saving ? (
-            <Saving finding={finding} saving={finding.saving} fullShare={fullShare} />
-          ) : (
-            <span class="saving saving-none">
-              {finding.memory_saving
-                ? `${formatBytes(finding.memory_saving.bytes)} less at the peak`
-                : finding.bounds
-                  ? describeBounds(finding.bounds)
-                  : "no time estimate"}
-            </span>
-          )}
-        </button>
-      </Heading>
+          </button>
+          {finding.is_preview && <PreviewBadge />}
+        </Heading>
+        {(isOpen || isAlone) && (
+          <p class={isOpen ? "summary" : "summary clamped"}>
+            <Prose text={finding.summary} />
+          </p>
+        )}
+        {finding.proof && <Proof proof={finding.proof} />}
+        {finding.remark && <RemarkLine remark={finding.remark} />}
+        {finding.saving && <SavingBar saving={finding.saving} fullShare={fullShare} />}
+        <div class="finding-size">
+          <Saving finding={finding} />
+          {finding.heading === null && <Severity severity={finding.severity} />}
+        </div>
+      </div>
       <div id={`finding-${id}`} class="finding-body" hidden={!isOpen}>
         {isOpen && (
           <Below name={id}>
@@ -87,106 +91,63 @@ export function Finding(props: Props): JSX.Element {
   );
 }
 
-function FindingBody({ id, finding, report, captureId, isRefined = false }: Props): JSX.Element {
-  const findingIndex = finding.analyzed_place ?? report.findings.indexOf(finding);
+function FindingBody({ id, finding, report, captureId }: Props): JSX.Element {
+  const isWide = useIsWide();
+  const { remedies, evidence } = finding;
   const places = finding.places?.filter(({ source }) => source) ?? [];
+  const isTimed = isOnTimeline(report, finding);
+  const tabs = [
+    remedies.length > 0 && { name: "Change", content: <Remedies remedies={remedies} framework={report.framework} /> },
+    // In a wide window, evidence that is not on the timeline has its place.
+    evidence.length > 0 && (isTimed || !isWide) && { name: "Evidence", content: <EvidenceList items={evidence} /> },
+    places.length > 0 && { name: "Your code", content: <Places places={places} /> },
+    canWriteRemark() && { name: "Note", content: <RemarkForm id={id} finding={finding} captureId={captureId} /> },
+    remarkHint() && { name: "Note", content: <Prose text={`Notes cannot be written at this address. ${remarkHint()}`} /> },
+    { name: "About", content: <About id={id} finding={finding} captureId={captureId} /> },
+  ];
   return (
     <div class="finding-content">
-      <p class="summary">
-        <Prose text={finding.summary} />
-      </p>
-      {finding.remedies.length > 0 && (
-        <Part isRefined={isRefined} title="What to change">
-          <Remedies remedies={finding.remedies} framework={report.framework} />
-        </Part>
-      )}
-      {places.length > 0 && (
-        <Part isRefined={isRefined} title="Your code">
-          <Places places={places} />
-        </Part>
-      )}
-      <div class="two-columns">
-        {finding.how_to_verify && (
-          <Part isRefined={isRefined} title="How to verify">
-            <p>
-              <Prose text={finding.how_to_verify} />
-            </p>
-          </Part>
-        )}
-        {finding.when_to_ignore && (
-          <Part isRefined={isRefined} title="When to ignore">
-            <p>
-              <Prose text={finding.when_to_ignore} />
-            </p>
-          </Part>
-        )}
-      </div>
-      {finding.evidence.length > 0 && (
-        <Part isRefined={isRefined} title="Evidence">
-          <EvidenceList items={finding.evidence} captureId={captureId} findingIndex={findingIndex} />
-        </Part>
-      )}
-      {canWriteRemark() && (
-        <Part isRefined={isRefined} title="Your note">
-          <RemarkForm id={id} finding={finding} captureId={captureId} />
-        </Part>
-      )}
-      {remarkHint() && (
-        <Part isRefined={isRefined} title="Your note">
-          <p class="muted">
-            <Prose text={`Notes cannot be written at this address. ${remarkHint()}`} />
-          </p>
-        </Part>
-      )}
-      <FindingFooter id={id} finding={finding} captureId={captureId} findingIndex={findingIndex} />
+      <Tabs label="Details" tabs={tabs.filter((tab) => typeof tab === "object")} />
+      {isTimed && !isWide && <FindingTimeline finding={finding} report={report} captureId={captureId} />}
     </div>
   );
 }
 
-interface FooterProps {
-  id: string;
-  finding: FindingInfo;
-  captureId: string;
-  findingIndex: number;
-}
-
-function FindingFooter({ id, finding, captureId, findingIndex }: FooterProps): JSX.Element {
+/** How to judge a finding, where it comes from, and links. */
+function About({ id, finding, captureId }: Pick<Props, "id" | "finding" | "captureId">): JSX.Element {
   const target = profileTarget(selectedCapture.value);
   const [tool, toolLabel] = profileTool(finding.category);
   const scope = describeScope(finding.scope);
   const basis = finding.saving?.basis;
-  // A timeline has a download link of its own.
-  const hasTimeline = finding.evidence.some(({ kind }) => kind === "events" || kind === "span");
+  const advice = [["How to verify", finding.how_to_verify], ["When to ignore", finding.when_to_ignore]] as const;
   return (
-    <footer class="finding-foot">
-      <span class="foot-facts">
-        <code>{finding.rule_id}</code>
-        {scope && <span>{scope}</span>}
-        {basis && <span title={BASES[basis]}>{basis} saving</span>}
-      </span>
-      <span class="button-row">
-        {finding.saving && !hasTimeline && !isExported && (
-          <ExcerptLink href={excerptUrl(captureId, findingIndex)} name={finding.rule_id} />
-        )}
-        {target && (
-          <a class="button" target="_parent" href={profileLink(BASE, readSearch(), target, tool)}>
-            Profile tab: {toolLabel} <LinkIcon />
-          </a>
-        )}
-        <CopyLink captureId={captureId} id={id} />
-        <RuleLink ruleId={finding.rule_id} />
-      </span>
-    </footer>
-  );
-}
-
-/** A part of a finding; its heading is one level below that of the finding. */
-function Part({ isRefined, title, children }: { isRefined: boolean; title: string; children: ComponentChildren }): JSX.Element {
-  const Heading = isRefined ? "h5" : "h4";
-  return (
-    <section class="part">
-      <Heading>{title}</Heading>
-      {children}
-    </section>
+    <>
+      <dl class="advice">
+        {advice.map(([title, text]) => (
+          <div key={title} hidden={!text}>
+            <dt>{title}</dt>
+            <dd>
+              <Prose text={text} />
+            </dd>
+          </div>
+        ))}
+      </dl>
+      <footer class="finding-foot">
+        <span class="foot-facts">
+          <code>{finding.rule_id}</code>
+          {scope && <span>{scope}</span>}
+          {basis && <span title={BASES[basis]}>{basis} saving</span>}
+        </span>
+        <span class="button-row">
+          {target && (
+            <a class="button" target="_parent" href={profileLink(BASE, readSearch(), target, tool)}>
+              Profile tab: {toolLabel} <LinkIcon />
+            </a>
+          )}
+          <CopyLink captureId={captureId} id={id} />
+          <RuleLink ruleId={finding.rule_id} />
+        </span>
+      </footer>
+    </>
   );
 }

@@ -6,12 +6,12 @@ import type { BlindSpotInfo, FindingInfo, Report } from "../report";
 import { chooseCause, chosenCause } from "../state/chosen-cause";
 import { isExported } from "../state/exported";
 import { useFlag } from "../state/linked";
-import { openFindings } from "../state/store";
+import { chosenFinding } from "../state/store";
 import { causeName } from "../text";
 import { Finding } from "./finding";
 import { isSetAside } from "./remark";
 import { CheckIcon } from "../widgets/icons";
-import { WhatIf } from "./what-if";
+import { WhatIf, canTick } from "./what-if";
 
 export interface Branch {
   id: string;
@@ -49,37 +49,40 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
   const branches = cause === null ? all : all.filter((branch) => isAbout(branch, cause));
   const fullShare = Math.max(0, ...report.findings.map(({ saving }) => saving?.share_high ?? 0));
   const [isWhole, setWhole] = useFlag("all");
-  const isOpen = ({ id }: { id: string }): boolean => openFindings.value.has(id);
-  // One or two more rows take no more space than the button. Open findings are always shown.
+  const isOpen = ({ id }: { id: string }): boolean => chosenFinding.value === id;
+  // One or two more rows take no more space than the button. The open finding is always shown.
   const isLong = !isWhole && branches.length > SHORT + 2;
   const shown = isLong
     ? branches.filter((branch, index) => index < SHORT || [branch, ...branch.refined].some(isOpen))
     : branches;
-  const shared = { report, fullShare, captureId };
+  const canCombine = report.findings.filter(canTick).length > 1;
+  const shared = { report, fullShare, captureId, canCombine };
   return (
-    <section aria-labelledby="findings">
+    <section class="card finding-list" aria-labelledby="findings">
       <div class="section-head">
         <h2 id="findings">What to change</h2>
-        {cause !== null && <ChosenCause cause={cause} shown={branches.length} of={all.length} />}
-        {cause === null && branches.length > 0 && (
-          <span class="muted">
-            {formatPlural(report.findings.length, "finding")}, {describeOrder(report)}
-          </span>
+        {cause !== null ? (
+          <ChosenCause cause={cause} shown={branches.length} of={all.length} />
+        ) : (
+          branches.length > 0 && (
+            <span class="muted">
+              {formatPlural(report.findings.length, "finding")}, {describeOrder(report)}
+            </span>
+          )
         )}
-        {fullShare > 0 && <RangeKey />}
       </div>
       {!isExported && <WhatIf report={report} captureId={captureId} ids={findingIds(report.findings)} />}
       {branches.length === 0 && cause !== null ? (
-        <p class="card all-clear">No finding saves time of this cause.</p>
+        <p class="all-clear">No finding saves time of this cause.</p>
       ) : branches.length === 0 ? (
         <NoFindings
           passed={report.outcomes.filter(({ status }) => status === "passed").length}
           unseen={report.blind_spot ?? null}
         />
       ) : (
-        <ol class="findings">
+        <ol class="findings" onKeyDown={moveFocus}>
           {shown.map(({ id, finding, refined }) => (
-            <li key={id} class="card">
+            <li key={id}>
               <Finding id={id} finding={finding} {...shared} />
               {refined.length > 0 && <Refined of={id} refined={refined} shared={shared} />}
             </li>
@@ -87,12 +90,22 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
         </ol>
       )}
       {shown.length < branches.length && (
-        <button type="button" class="show-all-findings" onClick={() => setWhole(true)}>
+        <button type="button" class="show-all" onClick={() => setWhole(true)}>
           Show {formatPlural(branches.length - shown.length, "more finding")}
         </button>
       )}
     </section>
   );
+}
+
+/** Arrow keys go from finding to finding. */
+function moveFocus(event: KeyboardEvent): void {
+  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const { target, currentTarget } = event;
+  if (by === undefined || !(target instanceof HTMLElement) || !target.matches(".finding-row")) return;
+  const rows = [...(currentTarget as HTMLElement).querySelectorAll<HTMLElement>(".finding-row")];
+  event.preventDefault();
+  rows[rows.indexOf(target) + by]?.focus();
 }
 
 /** Findings that save no time are in order of their severity. */
@@ -105,16 +118,16 @@ const describeOrder = ({ findings, steps }: Report): string =>
 function NoFindings({ passed, unseen }: { passed: number; unseen: BlindSpotInfo | null }): JSX.Element {
   if (passed > 0 && unseen)
     return (
-      <p class="card all-clear">
+      <p class="all-clear">
         No findings, but only {unseen.looked} of {unseen.checks} checks ran. See below what could not be checked.
       </p>
     );
   return passed > 0 ? (
-    <p class="card all-clear">
+    <p class="all-clear">
       <CheckIcon /> No findings: {formatPlural(passed, "check")} passed. See below what could not be checked.
     </p>
   ) : (
-    <p class="card all-clear">No findings, because nothing could be checked. See below what a check needs.</p>
+    <p class="all-clear">No findings, because nothing could be checked. See below what a check needs.</p>
   );
 }
 
@@ -136,6 +149,7 @@ function ChosenCause({ cause, shown, of }: { cause: string; shown: number; of: n
 interface Shared {
   report: Report;
   fullShare: number;
+  canCombine: boolean;
   captureId: string;
 }
 
@@ -144,7 +158,7 @@ function Refined({ of, refined, shared }: Pick<Branch, "refined"> & { of: string
   const shown =
     isWhole || refined.length <= SHORT_REFINED + 1
       ? refined
-      : refined.filter(({ id }, index) => index < SHORT_REFINED || openFindings.value.has(id));
+      : refined.filter(({ id }, index) => index < SHORT_REFINED || chosenFinding.value === id);
   return (
     <ul class="refined" aria-label="More specific findings">
       {shown.map(({ id, finding }) => (
@@ -160,21 +174,5 @@ function Refined({ of, refined, shared }: Pick<Branch, "refined"> & { of: string
         </li>
       )}
     </ul>
-  );
-}
-
-function RangeKey(): JSX.Element {
-  return (
-    <span class="range-key" aria-hidden="true">
-      <span>
-        <i class="range-low" /> at least
-      </span>
-      <span>
-        <i class="range-tick" /> expected
-      </span>
-      <span>
-        <i class="range-high" /> at most
-      </span>
-    </span>
   );
 }

@@ -1,6 +1,8 @@
-// The remedies of a finding, by framework.
+// The remedies of a finding, by framework, code first.
 import type { JSX } from "preact";
+import { formatPlural } from "../format";
 import type { Remedy } from "../report";
+import { useFlag } from "../state/linked";
 import { frameworkName } from "../text";
 import { Code } from "../widgets/code";
 import { ExternalLink, Prose } from "../widgets/prose";
@@ -22,17 +24,26 @@ export function Remedies({ remedies, framework }: { remedies: Remedy[]; framewor
 }
 
 function RemedyList({ remedies }: { remedies: Remedy[] }): JSX.Element {
+  const [isWhole, setWhole] = useFlag("all");
+  const hidden = isWhole ? 0 : remedies.length - 1;
   return (
-    <ol class="remedies">
-      {remedies.map((remedy) => (
-        <li key={remedy.text}>
-          <p>
-            <Prose text={remedy.text} />{" "}
-            {remedy.reference && <ExternalLink href={remedy.reference}>Documentation</ExternalLink>}
-          </p>
-          {remedy.snippet && <Code text={remedy.snippet} language={remedy.language} marksArguments />}
-        </li>
-      ))}
-    </ol>
+    <>
+      <ol class="remedies">
+        {remedies.slice(0, remedies.length - hidden).map((remedy) => (
+          <li key={remedy.text}>
+            {remedy.snippet && <Code text={remedy.snippet} language={remedy.language} marksArguments />}
+            <p>
+              <Prose text={remedy.text} />{" "}
+              {remedy.reference && <ExternalLink href={remedy.reference}>Documentation</ExternalLink>}
+            </p>
+          </li>
+        ))}
+      </ol>
+      {hidden > 0 && (
+        <button type="button" class="link-button" onClick={() => setWhole(true)}>
+          {formatPlural(hidden, "other way", "other ways")}
+        </button>
+      )}
+    </>
   );
 }

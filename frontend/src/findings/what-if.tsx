@@ -47,7 +47,7 @@ export function WhatIf({ report, captureId, ids }: Props): JSX.Element | null {
   if (possible.length < 2) return null;
   return (
     <>
-      <section class={`card what-if${ticked.length > 0 ? " is-ticked" : ""}`} aria-labelledby="what-if">
+      <section class={`what-if${ticked.length > 0 ? " is-ticked" : ""}`} aria-labelledby="what-if">
         <div class="what-if-head">
           <h3 id="what-if">What if</h3>
           <span class="muted">

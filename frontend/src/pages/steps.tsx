@@ -5,7 +5,7 @@ import { Timeline } from "../timeline/timeline";
 import { fetchView } from "../state/api";
 import { isExported } from "../state/exported";
 import { Below, useChosenRow } from "../state/linked";
-import { drawBreakdownBar } from "../charts/breakdown-bar";
+import { blocksOf, drawBreakdownBar } from "../charts/breakdown-bar";
 import { causeColor } from "../charts/colors";
 import { PlotFigure } from "../charts/plot-figure";
 import { median } from "../charts/median";
@@ -69,7 +69,7 @@ function StepsOf({ view, report, captureId }: Props & { view: StepsView }): JSX.
   const draw = useCallback((width: number) => drawSteps(view, causeName, width, chosen), [view, chosen]);
   // A single step has no course: one bar, as in the report.
   const drawOnly = useCallback(
-    (width: number) => drawBreakdownBar(report.overview.breakdown, report.overview.steps, width, null),
+    (width: number) => drawBreakdownBar(blocksOf(report.overview.breakdown), report.overview.steps, width, null),
     [report],
   );
   const columns = useMemo(() => stepColumns(view, setChosen), [view]);

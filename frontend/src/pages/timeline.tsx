@@ -4,7 +4,6 @@ import { analyzedPlace, findingAt } from "../finding-ids";
 import type { Report } from "../report";
 import { formatDuration, formatPlural } from "../format";
 import { causeColor } from "../charts/colors";
-import { openIndices } from "../state/open-findings";
 import { useLinked } from "../state/linked";
 import { Head } from "../widgets/head";
 import { Timeline } from "../timeline/timeline";
@@ -16,7 +15,7 @@ const LEAST_PX = 320;
 export function TimelinePage({ report, captureId }: { report: Report; captureId: string }): JSX.Element {
   const [about, setAbout] = useLinked("about");
   const place = /^\d+$/.test(about) ? Number(about) : -1;
-  const findings = findingAt(report.findings, place) ? [place] : openIndices(report);
+  const findings = findingAt(report.findings, place) ? [place] : [];
   const worker = report.workers[report.reference_worker];
   const parts = report.overview.breakdown.filter(({ total_ns: ns }) => ns > 0);
   return (
@@ -30,7 +29,7 @@ export function TimelinePage({ report, captureId }: { report: Report; captureId:
           <label class="timeline-about">
             Mark the time of{" "}
             <select value={place < 0 ? "" : about} onChange={({ currentTarget }) => setAbout(currentTarget.value)}>
-              <option value="">the open findings</option>
+              <option value="">no finding</option>
               {report.findings.map((finding, index) => (
                 <option key={index} value={analyzedPlace(report.findings, finding)}>
                   {finding.title}

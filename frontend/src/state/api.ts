@@ -152,7 +152,7 @@ export async function fetchComparison(
 /** What a timeline draws; without a range, of a typical step. */
 export function fetchWindow(
   id: string,
-  wanted: { worker: number; range: { fromNs: number; toNs: number } | null; bins: number; event: number },
+  wanted: { worker: number; range: { fromNs: number; toNs: number } | null; bins: number; event: number; finding?: number | undefined },
   signal?: AbortSignal,
 ): Promise<EventWindow> {
   const query = new URLSearchParams({ worker: String(wanted.worker), bins: String(wanted.bins) });
@@ -161,6 +161,7 @@ export function fetchWindow(
     query.set("to_ns", String(Math.round(wanted.range.toNs)));
   }
   if (wanted.event >= 0) query.set("event", String(wanted.event));
+  if (wanted.finding !== undefined) query.set("finding", String(wanted.finding));
   return get<EventWindow>(`captures/${encodeURIComponent(id)}/window?${query}`, signal);
 }
 

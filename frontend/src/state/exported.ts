@@ -30,12 +30,16 @@ export function answerFromPage(url: string, answers: Answers | null = ANSWERS): 
   return Response.json({ error: { message, hint } }, { status: 404 });
 }
 
-/** The shortest part of the timeline that covers a range, else the longest; without a range, the first. */
+/** The shortest part of the timeline that covers a range, else the longest; without a range, the step in
+ *  which the finding costs time, else a typical one. The second part is everything. */
 function chooseWindow(timelines: EventWindow[], query: URLSearchParams): EventWindow | undefined {
   const [worker, from, to] = ["worker", "from_ns", "to_ns"].map((key) => Number(query.get(key))) as [number, number, number];
   const length = ({ from_ns: start, to_ns: end }: EventWindow): number => end - start;
   const ofWorker = timelines.filter((candidate) => candidate.worker === worker);
-  if (!query.has("from_ns")) return ofWorker[0];
+  if (!query.has("from_ns")) {
+    const costs = ({ claims }: EventWindow): boolean => claims.some(({ finding }) => String(finding) === query.get("finding"));
+    return ofWorker.find((candidate, place) => place !== 1 && costs(candidate)) ?? ofWorker[0];
+  }
   const covering = ofWorker.filter((candidate) => candidate.from_ns <= from && candidate.to_ns >= to);
   if (covering.length > 0) return covering.reduce((best, next) => (length(next) < length(best) ? next : best));
   return ofWorker.reduce<EventWindow | undefined>((best, next) => (best && length(best) >= length(next) ? best : next), undefined);

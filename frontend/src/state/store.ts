@@ -1,5 +1,6 @@
 // The state of the tab: captures, the report on screen, and what is open in it.
 import { computed, signal } from "@preact/signals";
+import { findingIds } from "../finding-ids";
 import type { Report } from "../report";
 import { ApiError, type Capture, type CaptureList, toApiError } from "./answers";
 import { cancelAnalysis, fetchCaptures, fetchReport, fetchRow } from "./api";
@@ -11,8 +12,19 @@ import { type Load, attempts } from "./polling";
 export const captures = signal<Load<CaptureList>>({ state: "loading" });
 export const selectedId = signal<string | null>(null);
 export const report = signal<Load<Report>>({ state: "loading" });
-const openIds = computed(() => link.value.finding ?? "");
-export const openFindings = computed<ReadonlySet<string>>(() => new Set(openIds.value.split(",").filter(Boolean)));
+
+/** In the address, that the finding which is open at first was closed. */
+const NONE = "none";
+/** The id of the finding that is open: the last that the address names, else the first of the report. */
+export const chosenFinding = computed<string | null>(() => {
+  const named = link.value.finding?.split(",").at(-1);
+  if (named !== undefined) return named === NONE ? null : named;
+  // A cause that is chosen shows its own time, until one of its findings is.
+  if (link.value.cause || report.value.state !== "ready") return null;
+  const { first, findings } = report.value.value;
+  const index = first?.index ?? findings.findIndex(({ remark }) => !remark?.wont_fix);
+  return findingIds(findings)[index] ?? null;
+});
 
 /** The pages about the whole log folder. All others are about a capture: see pages/registry.tsx. */
 const FOLDER_PAGES: readonly string[] = ["runs", "compare", "about"];
@@ -159,16 +171,13 @@ export function showRow(row: Capture): void {
   captures.value = { state: "ready", value: { ...list, captures: updated } };
 }
 
-/** The link to findings of the selected capture. */
-const findingLink = (ids: Iterable<string>): LinkValues => ({
-  capture: selectedId.value ?? "",
-  finding: [...ids].join(","),
-});
+/** The link to a finding of the selected capture. */
+const findingLink = (id: string): LinkValues => ({ capture: selectedId.value ?? "", finding: id });
 
+/** Opens a finding in place of the one that is open, or closes it. */
 export function toggleFinding(id: string): void {
-  const open = new Set(openFindings.value);
-  if (!open.delete(id)) open.add(id);
-  writeState({ ...forgottenBelow(id), ...findingLink(open) });
+  const open = chosenFinding.value;
+  writeState({ ...(open === null ? {} : forgottenBelow(open)), ...findingLink(open === id ? NONE : id) });
 }
 
 export async function cancelSelected(): Promise<void> {
@@ -203,8 +212,8 @@ export const captureLink = (id: string): LinkValues => ({ ...pageLink("report"),
 
 /** Opens a finding on the report page. */
 export function openFinding(id: string): void {
-  if (page.value === "report") writeState(findingLink(new Set([...openFindings.value, id])));
-  else go({ ...findingLink([id]), view: "" });
+  if (page.value === "report") writeState(findingLink(id));
+  else go({ ...findingLink(id), view: "" });
 }
 
 export const compareLink = (base: string | null, targets: string[]): LinkValues => ({

@@ -29,12 +29,14 @@ interface State extends Pictures {
   about: string;
   /** The range that `fine` was asked for. */
   asked: Range | null;
+  /** The finding that the server chose a range for. */
+  chosenFor?: number | undefined;
 }
 
-const NONE: Pictures & Pick<State, "asked"> = { fine: null, whole: null, chosen: null, event: null, problem: "", asked: null };
+const NONE: Omit<State, "about"> = { fine: null, whole: null, chosen: null, event: null, problem: "", asked: null };
 
-/** `range` is null for a typical step; `event` is -1 for none. */
-export function usePictures(captureId: string, worker: number, range: Range | null, event: number): Pictures {
+/** `range` is null for a step in which the finding costs time, or a typical one; `event` is -1 for none. */
+export function usePictures(captureId: string, worker: number, range: Range | null, event: number, finding?: number): Pictures {
   const about = `${captureId} ${worker}`;
   const [state, setState] = useState<State>({ ...NONE, about });
   const known = state.about === about ? state : NONE;
@@ -47,26 +49,27 @@ export function usePictures(captureId: string, worker: number, range: Range | nu
   const isAsked = known.asked !== null && cells !== null && isSameRange(known.asked, cells);
   // Where each box is one event, another picture of the range has the same ones.
   const isSame = (fine: Picture, within: Range): boolean => isAsked || isExported || (covers(fine, within) && isExact(fine));
-  const isCovered = known.fine !== null && (range === null ? known.chosen !== null : isSame(known.fine, range));
+  const isChosen = (fine: Picture): boolean => known.chosen !== null && known.chosenFor === finding && covers(fine, known.chosen);
+  const isCovered = known.fine !== null && (range === null ? isChosen(known.fine) : isSame(known.fine, range));
   const isEventKnown = event < 0 || known.event?.event === event || (known.fine?.answer.boxes.event.includes(event) ?? false);
   const isNeeded = !isCovered || (!isEventKnown && !isExported);
   useEffect(() => {
     if (!isNeeded) return undefined;
     const controller = new AbortController();
     const bins = range && cells ? BINS_OF_CELL * ((cells.toNs - cells.fromNs) / cellOf(range)) : BINS_IN_VIEW;
-    fetchWindow(captureId, { worker, range: cells, bins: Math.round(bins), event }, controller.signal).then(
+    fetchWindow(captureId, { worker, range: cells, bins: Math.round(bins), event, finding }, controller.signal).then(
       (answer) => {
         const fine = makePicture(answer);
         update({
           fine, problem: "", asked: cells,
-          ...(range === null ? { chosen: { fromNs: fine.fromNs, toNs: fine.toNs } } : {}),
+          ...(range === null ? { chosen: { fromNs: fine.fromNs, toNs: fine.toNs }, chosenFor: finding } : {}),
           ...(answer.event ? { event: answer.event } : {}),
         });
       },
       (error: unknown) => fail(error, controller.signal),
     );
     return () => controller.abort();
-  }, [about, isNeeded, cells?.fromNs, cells?.toNs, event]);
+  }, [about, isNeeded, cells?.fromNs, cells?.toNs, event, finding]);
   const wholeNs = known.fine?.answer.whole_ns ?? 0;
   useEffect(() => {
     if (known.fine === null || known.whole !== null) return undefined;

@@ -29,14 +29,14 @@ const INITIAL_FILL = 0.5;
 const ZOOM = 3;
 /** How far a click moves the timeline, as a part of its length. */
 const STRIDE = 0.5;
-const HEIGHT_PX = 300;
+const HEIGHT_PX = 360;
 
 interface Props {
   captureId: string;
   /** The findings whose time is marked, by their places in the analysis. */
   findings?: readonly number[];
   worker: number;
-  /** What the timeline is about; without it, a typical step. */
+  /** What the timeline is about; without it, the step in which the only finding costs time, or a typical one. */
   focus?: Focus;
   /** The part of the timeline that the focus fills at first. */
   fill?: number;
@@ -45,6 +45,8 @@ interface Props {
   /** The rows of the evidence before and after the focused event, in order of time. */
   neighbors?: [previous: number | undefined, next: number | undefined];
   select?(row: number): void;
+  /** From the focused event to the step. */
+  goBack?(): void;
   /** Of the picture, at most. */
   heightPx?: number;
 }
@@ -65,7 +67,7 @@ export function Timeline(props: Props): JSX.Element {
   const [moved, setMoved] = useState<{ range: Range; since: string } | null>(null);
   const asked = useMemo(() => parseRange(zoom), [zoom]) ?? initial ?? null;
   const live = moved?.since === zoom ? moved.range : asked;
-  const pictures = usePictures(captureId, worker, live, pick);
+  const pictures = usePictures(captureId, worker, live, pick, findings.length === 1 ? findings[0] : undefined);
   const { fine, whole, chosen } = pictures;
   const range = live ?? chosen;
   const tracks = fine?.answer.tracks;
@@ -144,14 +146,25 @@ export function Timeline(props: Props): JSX.Element {
   return (
     <div class="timeline">
       <div class="timeline-tools">
-        <span class="muted timeline-length">
-          {pictures.problem ? `${pictures.problem}.` : range && `${formatDuration(range.toNs - range.fromNs)}${focus ? ` around ${around}` : ""}`}
-          {!pictures.problem && findings.length > 0 && fine && fine.answer.claims.some(({ finding }) => findings.includes(finding)) && "; shaded: affected time"}
-          {fine && fine.answer.left_out > 0 && `; ${formatPlural(fine.answer.left_out, "shorter event")} not stored`}
-          {fine && fine.answer.ranks_left_out > 0 && `; ${formatPlural(fine.answer.ranks_left_out, "rank")} with too many events not included`}
-          {isCoarse && "; in an exported page, short neighbors share a box"}
-        </span>
+        <Search
+          captureId={captureId}
+          text={find}
+          setText={setFind}
+          field={field}
+          show={(event) => {
+            setPick(event.event);
+            act((it) => {
+              it.reveal(event.row);
+              it.move(rangeAround({ startNs: event.start_ns, durationNs: event.duration_ns, name: event.name }, 0.25));
+            });
+          }}
+        />
         <span class="button-row">
+          {props.goBack && (
+            <button type="button" onClick={props.goBack}>
+              Whole step
+            </button>
+          )}
           {select && (previous !== undefined || next !== undefined) && (
             <>
               <SelectButton label="Previous event" row={previous} select={select} />
@@ -177,20 +190,14 @@ export function Timeline(props: Props): JSX.Element {
             />
           )}
         </span>
+        <span class="muted timeline-length">
+          {pictures.problem ? `${pictures.problem}.` : range && `${stepAround(fine, range)}${formatDuration(range.toNs - range.fromNs)} ${focus ? `around ${around}` : "in view"}`}
+          {!pictures.problem && findings.length > 0 && fine && fine.answer.claims.some(({ finding }) => findings.includes(finding)) && "; shaded: affected time"}
+          {fine && fine.answer.left_out > 0 && `; ${formatPlural(fine.answer.left_out, "shorter event")} not stored`}
+          {fine && fine.answer.ranks_left_out > 0 && `; ${formatPlural(fine.answer.ranks_left_out, "rank")} with too many events not included`}
+          {isCoarse && "; in an exported page, short neighbors share a box"}
+        </span>
       </div>
-      <Search
-        captureId={captureId}
-        text={find}
-        setText={setFind}
-        field={field}
-        show={(event) => {
-          setPick(event.event);
-          act((it) => {
-            it.reveal(event.row);
-            it.move(rangeAround({ startNs: event.start_ns, durationNs: event.duration_ns, name: event.name }, 0.25));
-          });
-        }}
-      />
       {fine ? (
         <>
           <canvas ref={map} class="timeline-map" aria-hidden="true" title="The whole recording: drag to move" />
@@ -219,6 +226,13 @@ export function Timeline(props: Props): JSX.Element {
       )}
     </div>
   );
+}
+
+/** `Step 7, `, of the step in the middle of a range. */
+function stepAround(picture: Picture | null, { fromNs, toNs }: Range): string {
+  const middle = (fromNs + toNs) / 2 - (picture?.fromNs ?? 0);
+  const step = picture?.answer.steps.find(([, start, end]) => start <= middle && middle < end);
+  return step ? `Step ${step[0]}, ` : "";
 }
 
 /** A test of the texts of a picture, kept for each picture. */

@@ -10,7 +10,6 @@ function Icon({ path }: { path: string }): JSX.Element {
 }
 
 export const ChevronIcon = () => <Icon path="M6 3.5 10.5 8 6 12.5" />;
-export const ArrowIcon = () => <Icon path="M8 3v9.500M3.800 8.500 8 12.700l4.200-4.200" />;
 export const InfoIcon = () => (
   <Icon path="M8 14.2A6.2 6.2 0 1 0 8 1.8a6.2 6.2 0 0 0 0 12.4ZM8 7.4v3.6M8 5v.1" />
 );

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { renderToString } from "preact-render-to-string";
-import { FirstFinding } from "../../src/findings/first-finding";
 import { FindingList, nestFindings, setAsideLast } from "../../src/findings/list";
 import { canTick, describeOverlap } from "../../src/findings/what-if";
 import type { FindingInfo } from "../../src/report";
@@ -23,17 +22,29 @@ test("specific findings nest, orphans do not, and repeated rules get distinct id
   );
 });
 
-test("an open finding shows summary, remedy, evidence and saving", () => {
-  link.value = { finding: "input-stall" };
-  const html = renderToString(<FindingList report={readSample("train")} captureId="train" />);
-  link.value = {};
+test("an open finding shows summary, remedy and saving, and its evidence on another tab", () => {
+  const draw = (values: Record<string, string>): string => {
+    link.value = values;
+    const html = renderToString(<FindingList report={readSample("train")} captureId="train" />);
+    link.value = {};
+    return html;
+  };
+  const html = draw({ finding: "input-stall" });
   assert.match(html, /aria-expanded="true"[^>]*aria-controls="finding-input-stall"/);
   const text = textOf(html);
-  assert.match(text, /Saves 46\.0 ms \(19\.2 %\) , range 28\.0–46\.0 ms/);
+  assert.match(text, /Saves 46\.0 ms , range 28\.0–46\.0 ms/);
   assert.match(text, /Four workers deliver a batch every 230.ms/);
   assert.match(text, /num_workers= 12/); // in two colors
-  assert.match(text, /58\.4 ms 1\.68 s 7/);
-  assert.match(text, /When to ignore/);
+  const shown = (tab: string): string => textOf(draw({ finding: "input-stall", "input-stall.details": tab }));
+  assert.match(shown("evidence"), /58\.4 ms 1\.68 s 7/);
+  assert.match(shown("about"), /When to ignore/);
+});
+
+test("one finding is open: of a link with several, the last", () => {
+  link.value = { finding: "input-stall,host-preprocessing" };
+  const html = renderToString(<FindingList report={readSample("train")} captureId="train" />);
+  link.value = {};
+  assert.deepEqual(html.match(/aria-expanded="true" aria-controls="[^"]*"/g), ['aria-expanded="true" aria-controls="finding-host-preprocessing"']);
 });
 
 test("without findings it says how many checks passed", () => {
@@ -45,18 +56,6 @@ test("without findings it says how many checks passed", () => {
   assert.match(shown(passed), new RegExp(`No findings: ${passed.length} checks passed\\.`));
   assert.match(shown([]), /nothing could be checked/);
 });
-
-test("the first finding is the one that the report names", () => {
-  const report = sampleWithFirst(1);
-  const text = textOf(renderToString(<FirstFinding report={report} />));
-  assert.match(text, /First: Decoding takes three quarters of the loading time/);
-  assert.equal(renderToString(<FirstFinding report={{ ...report, first: null }} />), "");
-});
-
-const sampleWithFirst = (index: number) => {
-  const report = readSample("train");
-  return { ...report, first: { rule_id: report.findings[index]?.rule_id ?? "", index } };
-};
 
 test("a chosen cause shows the findings that save its time", () => {
   const report = readSample("train");

@@ -22,7 +22,7 @@ const rendered = (proof: ProofInfo | null): string => {
   const [first] = report.findings;
   assert(first);
   return renderToString(
-    <Finding id="1" finding={{ ...first, proof }} report={report} fullShare={1} captureId="a" />,
+    <Finding id="1" finding={{ ...first, proof }} report={report} fullShare={1} canCombine captureId="a" />,
   );
 };
 

@@ -8,14 +8,14 @@ import { ReportPage } from "../../src/pages/report/page";
 import { readSample, textOf } from "../samples";
 
 test("key numbers show what the report lists, and unknown ones as such", () => {
-  const numbers = (name: string) => textOf(renderToString(<KeyNumbers report={readSample(name)} />));
+  const numbers = (name: string) => textOf(renderToString(<KeyNumbers numbers={readSample(name).key_numbers} />));
   assert.match(numbers("train"), /Device compute .* 50\.4 % of step time busy 68\.3 %/);
   assert.match(numbers("cpu"), /Peak host memory .* 70\.8 MiB/);
   assert.doesNotMatch(numbers("cpu"), /not applicable|step time/i);
   const report = readSample("train");
   const [first] = report.key_numbers;
   assert.ok(first);
-  const html = renderToString(<KeyNumbers report={{ ...report, key_numbers: [{ ...first, value: null }] }} />);
+  const html = renderToString(<KeyNumbers numbers={[{ ...first, value: null }]} />);
   assert.match(textOf(html), /unknown/);
 });
 
@@ -58,17 +58,19 @@ test("the headline shows the caption of the report", () => {
   assert.match(renderToString(<Headline report={report} />), /NVIDIA H100 80GB HBM3 · rank 0 of 8/);
 });
 
-test("trust and its reasons stand before the numbers", () => {
+test("trust and its reason stand before the numbers, once", () => {
   const report = readSample("train");
   assert.doesNotMatch(renderToString(<ReportPage report={report} captureId="1" />), /badge-trust/);
+  report.trust = { level: "solid", reasons: [] };
+  assert.match(renderToString(<ReportPage report={report} captureId="1" />), /badge-trust-solid">solid recording</);
   const message = "2 of 8 steps (3, 4) lack device events.";
   report.notes = [{ id: "lost-steps", severity: "warning", message, remedy: "Record fewer steps." }];
-  report.trust = { level: "limited", reasons: [{ id: "lost-steps", level: "limited", in_short: "", message, remedy: "" }] };
+  report.trust = { level: "limited", reasons: [{ id: "lost-steps", level: "limited", in_short: "some steps lack their device events", message, remedy: "" }] };
   report.steps.excluded = [3, 4].map((index) => ({ index, reason: "partial: lost" }));
   const html = renderToString(<ReportPage report={report} captureId="1" />);
-  assert.match(html, /badge-trust-limited">limited trust</);
+  assert.match(html, /badge-trust-limited">limited trust: some steps lack their device events</);
+  assert.ok(html.indexOf("badge-trust") < html.indexOf("strip"));
   assert.match(textOf(html), /Steps left out: 3, 4 \(partial: lost\)\./);
-  assert.ok(html.indexOf("lack device events") < html.indexOf("Where the") || !html.includes("Where the"));
   assert.equal(html.match(/lack device events/g)?.length, 1);
 });
 
@@ -77,4 +79,16 @@ test("checks that another recording allows are listed, the others counted", () =
   assert.match(textOf(html), /3 more checks with another recording/);
   assert.match(textOf(html), /3 other checks cannot concern this program/);
   assert.doesNotMatch(html, /XLA programs/);
+});
+
+test("four numbers are on the strip, the others below, and none twice", () => {
+  const report = readSample("train");
+  const html = renderToString(<ReportPage report={report} captureId="1" />);
+  const [strip = "", rest = ""] = html.split("More numbers");
+  assert.equal(strip.match(/class="tile"/g)?.length, 4);
+  assert.match(textOf(strip), /With all changes/);
+  for (const { label } of report.key_numbers) {
+    assert.equal(html.split(`<dt>${label} `).length, 2, label);
+  }
+  assert.equal(rest.match(/class="tile( tile-last)?"/g)?.length, report.key_numbers.length - 3);
 });

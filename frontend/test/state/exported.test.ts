@@ -2,10 +2,12 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { answerFromPage } from "../../src/state/exported";
 
-const line = (worker: number, from: number, to: number) => ({ worker, from_ns: from, to_ns: to });
+const line = (worker: number, from: number, to: number, findings: number[] = []) => ({
+  worker, from_ns: from, to_ns: to, claims: findings.map((finding) => ({ finding, intervals: [] })),
+});
 const ANSWERS = {
   rules: { rules: [] },
-  "captures/0/views/timelines": [line(0, 100, 200), line(0, 0, 600), line(0, 150, 400), line(1, 0, 90)],
+  "captures/0/views/timelines": [line(0, 100, 200, [0]), line(0, 0, 600, [0, 1]), line(0, 150, 400, [0, 1]), line(1, 0, 90)],
 };
 const ask = async (path: string) => {
   const answer = answerFromPage(`file:///api/v1/${path}`, ANSWERS);
@@ -31,6 +33,9 @@ test("the shortest part of the timeline that covers a range is shown", async () 
 
 test("the first part is shown at first, and the longest where none covers the range", async () => {
   assert.deepEqual(await window("worker=0"), [0, 100, 200]);
+  assert.deepEqual(await window("worker=0&finding=0"), [0, 100, 200]);
+  assert.deepEqual(await window("worker=0&finding=1"), [0, 150, 400]);
+  assert.deepEqual(await window("worker=0&finding=2"), [0, 100, 200]);
   assert.deepEqual(await window("worker=0&from_ns=0&to_ns=9000"), [0, 0, 600]);
   assert.deepEqual(await window("worker=1&from_ns=0&to_ns=9000"), [1, 0, 90]);
 });

@@ -27,7 +27,7 @@ _LONGEST_SEARCH = 200
 
 
 def window(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
-    """What a timeline draws of a range of time; by default of a typical step."""
+    """What a timeline draws of a range; by default of the step in which a finding costs time."""
     from tb_perfadvisor.report.timeline.window import describe_event, select_window, typical_range
 
     stored = _stored_events(backend, entry)
@@ -37,7 +37,7 @@ def window(request: wrappers.Request, backend: Backend, entry: Entry) -> wrapper
     if "from_ns" in request.args or "to_ns" in request.args:
         from_ns, to_ns = time_range(request, 0, stored.whole_ns)
     else:
-        from_ns, to_ns = typical_range(stored)
+        from_ns, to_ns = typical_range(stored, optional_integer(request, "finding"))
     bins = integer(request, "bins", _DEFAULT_BINS, 1)
     answer = select_window(stored, from_ns, to_ns, bins, worker=worker)
     event = optional_integer(request, "event")

@@ -5,8 +5,9 @@ depends on the picture and not on the trace. If there are still too many, bins g
 
 The timeline of an exported page, which has no server to ask for more detail.
 
-The whole recording, a typical step and the events around the first evidence of each finding are
-there. Each is as detailed as its number of boxes allows, so the page's size is bounded.
+The whole recording, a typical step, the step in which each finding costs time and the events around
+its first evidence are there. Each is as detailed as its number of boxes allows, so the page's size
+is bounded.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.trace.integer_groups import unique_inverse
-from tb_perfadvisor.trace.intervals import Intervals, covered_before, intersect, single
+from tb_perfadvisor.trace.intervals import Intervals, covered_before, intersect, overlap_ns, single
 from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.tables import Int32, Int64, UInt8
 
@@ -209,16 +210,37 @@ def select_window(
     }
 
 
-def typical_range(stored: TimelineEvents) -> tuple[int, int]:
-    """The step of median length, with a little before and after it; without steps, everything."""
-    count = stored.step_number.size
-    if not count:
+def typical_range(stored: TimelineEvents, finding: int | None = None) -> tuple[int, int]:
+    """The typical step, with a little before and after it; without steps, everything.
+
+    With a finding, the step in which it costs time: the typical one, unless the finding costs less
+    than half of its mean there. Then it is the step that loses the most.
+    """
+    if not stored.step_number.size:
         return 0, max(stored.whole_ns, 1)
-    duration_ns = stored.step_end_ns - stored.step_start_ns
-    place = np.argsort(duration_ns, kind="stable")[(count - 1) // 2]
-    margin_ns = int(duration_ns[place]) // 40
-    from_ns = max(int(stored.step_start_ns[place]) - margin_ns, 0)
-    return from_ns, max(int(stored.step_end_ns[place]) + margin_ns, from_ns + 1)
+    place = _typical_step(stored)
+    if finding is not None:
+        claims = stored.claims_of(finding)
+        claimed_ns = overlap_ns(claims, stored.step_start_ns, stored.step_end_ns)
+        if 2 * claimed_ns[place] < claimed_ns.mean():
+            place = int(claimed_ns.argmax())
+    from_ns, to_ns = int(stored.step_start_ns[place]), int(stored.step_end_ns[place])
+    margin_ns = (to_ns - from_ns) // 40
+    from_ns = max(from_ns - margin_ns, 0)
+    return from_ns, max(to_ns + margin_ns, from_ns + 1)
+
+
+def _typical_step(stored: TimelineEvents) -> int:
+    """The row of the step that is nearest in its causes to the mean of all steps."""
+    start_ns, end_ns = stored.step_start_ns, stored.step_end_ns
+    parts_ns = [
+        overlap_ns(stored.intervals_of(cause), start_ns, end_ns)
+        for cause in range(len(stored.causes))
+    ]
+    # The length tells steps apart where causes do not reach: outside the measured window.
+    by_step_ns = np.stack([*parts_ns, end_ns - start_ns])
+    distance_ns = np.abs(by_step_ns - by_step_ns.mean(axis=1, keepdims=True)).sum(axis=0)
+    return int(distance_ns.argmin())
 
 
 def find_events(stored: TimelineEvents, text: str) -> dict[str, Any]:
@@ -414,12 +436,16 @@ def make_timelines(
     """Make the parts of the timeline that the page has.
 
     Findings are in the report's order. Results are those of `select_window`: a typical step,
-    everything, and for each list of events in the evidence of the first findings, one for each of
-    its first events.
+    everything, and for the first findings the step in which each costs time, and one for each of
+    the first events in each list of their evidence.
     """
     ranges = [
         (*typical_range(stored), stored.worker, BOXES_OF_STEP),
         (0, max(stored.whole_ns, 1), stored.worker, BOXES_OF_WHOLE),
+        *(
+            (*typical_range(stored, place), stored.worker, BOXES_OF_STEP)
+            for place in _analyzed_places(findings[:MAX_FINDINGS])
+        ),
         *(
             (from_ns, to_ns, row.worker, BOXES_OF_EVIDENCE)
             for finding in findings[:MAX_FINDINGS]
@@ -433,6 +459,14 @@ def make_timelines(
     return [
         select_window(stored, from_ns, to_ns, _BINS, worker=worker, max_boxes=boxes)
         for from_ns, to_ns, worker, boxes in dict.fromkeys(ranges)
+    ]
+
+
+def _analyzed_places(findings: Sequence[model.FindingInfo]) -> list[int]:
+    """The places by which the timeline names findings."""
+    return [
+        place if finding.analyzed_place is None else finding.analyzed_place
+        for place, finding in enumerate(findings)
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.contract.model import EventsEvidence, EvidenceRow
@@ -61,6 +62,18 @@ def test_a_step_everything_and_the_first_evidence() -> None:
     for place, timeline in enumerate(timelines):
         boxes = (BOXES_OF_STEP, BOXES_OF_WHOLE)[place] if place < 2 else BOXES_OF_EVIDENCE
         assert timeline == select_window(stored, *ranges[place], 1_024, max_boxes=boxes)
+
+
+def test_the_step_of_a_rare_finding_is_included() -> None:
+    plain_report = report(Config())
+    # Time of the second step alone, and the first one is the typical one.
+    claims = [np.array([[ms(12), ms(14)]])]
+    stored = collect_events(Signals(run_of(draw(SLOW))), claims)
+    shown = [
+        (part["from_ns"], part["to_ns"]) for part in make_timelines(plain_report.findings, stored)
+    ]
+    assert shown[0] == (0, ms(10) + 250_000)
+    assert shown[2] == (ms(10) - 250_000, ms(20) + 250_000)
 
 
 def test_timelines_are_bounded() -> None:

@@ -130,12 +130,35 @@ def test_claims_less_than_a_bin_apart_are_one() -> None:
     assert select_window(stored, 5, 15, bins=10)["claims"][0]["intervals"] == [[0, 5], [7, 10]]
 
 
-def test_the_typical_step_is_the_one_of_median_length() -> None:
-    stored = collect_events(Signals(run_of(draw(STEPS))))
-    assert (stored.step_end_ns - stored.step_start_ns).tolist() == [ms(10), ms(12), ms(10)]
-    # Of 10, 10 and 12 ms, the second; a fortieth of it on each side, but not before the trace.
-    assert typical_range(stored) == (ms(22) - 250_000, ms(32) + 250_000)
+def test_the_typical_step_is_nearest_in_its_causes_to_the_mean() -> None:
+    # The second step has the median length, 13 ms, but waits for no input at all.
+    drawing = """
+        cell 1ms
+        step   |............|.............|..............|
+        main   |DDDDDDoo....|oo...........|DDDDDDDDoo....|
+        gpu 7  |......KKKKKK|KKKKKKKKKKKKK|........KKKKKK|
+    """
+    stored = collect_events(Signals(run_of(draw(drawing))))
+    # Input takes 6, 0 and 8 ms (14 / 3 on average), kernels 6, 13 and 6 (25 / 3), all 12, 13 and 14
+    # (39 / 3): the steps are (4 + 7 + 3) / 3, (14 + 14 + 0) / 3 and (10 + 7 + 3) / 3 ms away.
+    # A fortieth of the step is added on each side, but not before the trace.
+    assert typical_range(stored) == (0, ms(12) + 300_000)
     assert typical_range(stored_of([(0, 70, "a")])) == (0, 70)
+
+
+def test_the_step_of_a_finding_is_one_in_which_it_costs_time() -> None:
+    signals = Signals(run_of(draw(STEPS)))
+    # In the first and typical step: 0, none, 1 ms of each, and all in the second.
+    claims = [
+        np.array([[0, ms(4)], [ms(10), ms(16)]]),
+        np.array([[ms(16), ms(17)]]),
+        np.array([[ms(1), ms(2)], [ms(12), ms(14)]]),
+    ]
+    stored = collect_events(signals, claims)
+    first, second = (0, ms(10) + 250_000), (ms(10) - 300_000, ms(22) + 300_000)
+    assert typical_range(stored) == first
+    # 4 of 10 / 3 ms; 0 of 1 / 3 ms; 1 of 3 / 3 ms; and no finding that has claims.
+    assert [typical_range(stored, finding) for finding in range(4)] == [first, second, first, first]
 
 
 def test_steps_in_the_range_unless_they_are_too_close() -> None:

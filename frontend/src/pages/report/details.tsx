@@ -4,6 +4,8 @@ import { formatPlural } from "../../format";
 import type { Report } from "../../report";
 import { Fold } from "../../widgets/fold";
 import { PlainTable } from "../../widgets/plain-table";
+import { Prose } from "../../widgets/prose";
+import { stepsLeftOut } from "./trust";
 
 const RANK_COLUMNS = [
   { key: "rank", label: "Rank", unit: "count" },
@@ -22,6 +24,7 @@ const PROGRAM_COLUMNS = [
 
 export function Details({ report }: { report: Report }): JSX.Element {
   const { workers, workload } = report;
+  const leftOut = stepsLeftOut(report);
   const rows = workers.map(({ rank, host, device, events, duration_ns: durationNs, file }) => [
     rank, host, device?.name ?? "none", device && device.used !== null ? `${device.used} of ${device.visible}` : null, events,
     durationNs, file,
@@ -32,6 +35,11 @@ export function Details({ report }: { report: Report }): JSX.Element {
       <div class="section-head">
         <h2 id="details">Details</h2>
       </div>
+      {leftOut && (
+        <p class="section-lead muted">
+          <Prose text={leftOut} />
+        </p>
+      )}
       <div class="card folds">
         {parts.length > 0 && (
           <Fold name="program" title="What this program is">

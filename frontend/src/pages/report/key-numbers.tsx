@@ -1,20 +1,22 @@
-// The key numbers with their definitions. An unknown number is "unknown", never 0.
+// Key numbers with their definitions. An unknown number is "unknown", never 0.
 import type { JSX } from "preact";
 import { formatCell, UNKNOWN } from "../../format";
-import type { KeyNumber, Report } from "../../report";
+import type { KeyNumber } from "../../report";
 import { Definition } from "../../widgets/definition";
 
 const VERDICTS = { good: "Good", fair: "Fair", poor: "Poor" };
 /** More numbers take two rows of about equal length. */
 const MOST_IN_A_ROW = 6;
 
-export function KeyNumbers({ report: { key_numbers: numbers } }: { report: Report }): JSX.Element {
+/** The numbers that are not on the strip. */
+export function KeyNumbers({ numbers }: { numbers: KeyNumber[] }): JSX.Element | null {
+  if (numbers.length === 0) return null;
   const columns = numbers.length > MOST_IN_A_ROW ? Math.ceil(numbers.length / 2) : numbers.length;
   return (
     <section class="key-numbers" aria-labelledby="key-numbers">
-      <h2 id="key-numbers" class="visually-hidden">
-        Key numbers
-      </h2>
+      <div class="section-head">
+        <h2 id="key-numbers">More numbers</h2>
+      </div>
       <dl class="tiles" style={{ "--columns": columns }}>
         {numbers.map((number, index) => (
           <Tile key={number.id} isLast={(index + 1) % columns === 0} {...number} />
@@ -25,11 +27,13 @@ export function KeyNumbers({ report: { key_numbers: numbers } }: { report: Repor
 }
 
 interface TileProps extends KeyNumber {
+  /** Whether only the verdict of a reference is shown. */
+  isShort?: boolean;
   /** Whether it is at the right edge. */
-  isLast: boolean;
+  isLast?: boolean;
 }
 
-function Tile({ label, value, unit, of, notes, share, reference, definition, isLast }: TileProps): JSX.Element {
+export function Tile({ label, value, unit, of, notes, share, reference, definition, isShort = false, isLast = false }: TileProps): JSX.Element {
   const lines = [...(of ? [`of ${of}`] : []), ...notes];
   return (
     <div class={isLast ? "tile tile-last" : "tile"}>
@@ -42,8 +46,9 @@ function Tile({ label, value, unit, of, notes, share, reference, definition, isL
         </span>
         {lines.length > 0 && <span class="tile-note">{lines.join("\n")}</span>}
         {reference && (
-          <a class={`tile-reference reference-${reference.verdict}`} href={reference.url} target="_blank" rel="noreferrer" title={reference.source}>
-            {VERDICTS[reference.verdict]}: {reference.text}
+          <a class={`tile-reference reference-${reference.verdict}`} href={reference.url} target="_blank" rel="noreferrer" title={isShort ? reference.text : reference.source}>
+            {VERDICTS[reference.verdict]}
+            <span class={isShort ? "visually-hidden" : ""}>: {reference.text}</span>
           </a>
         )}
         {share !== null && (

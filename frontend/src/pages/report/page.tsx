@@ -1,14 +1,14 @@
-// The report page.
+// The report page: what to change and where it costs time on the first screen, everything else below.
 import type { JSX } from "preact";
 import type { Report } from "../../report";
-import { Breakdown } from "./breakdown";
 import { Checks } from "./checks";
 import { Details } from "./details";
 import { FindingList } from "../../findings/list";
 import { Headline } from "./headline";
 import { KeyNumbers } from "./key-numbers";
 import { Notes, Problems } from "../../widgets/notes";
-import { isReason } from "./trust";
+import { Pane } from "./pane";
+import { Strip, numbersOnStrip } from "./strip";
 import { WholeRun } from "./whole-run";
 import { Recording } from "../recording";
 import { pageLink } from "../../state/store";
@@ -20,39 +20,32 @@ interface Props {
 }
 
 export function ReportPage({ report, captureId }: Props): JSX.Element {
-  const views = new Set(report.available_views);
-  if (views.has("snapshot") && report.overview.window_ns === 0) return <SnapshotReport report={report} captureId={captureId} />;
+  const hasSnapshot = report.available_views?.includes("snapshot") ?? false;
+  const isTimeless = report.overview.window_ns === 0;
+  const onStrip = numbersOnStrip(report);
+  const hasNumbers = !isTimeless || hasSnapshot;
   // A log of torch.compile may show no time, and still be worth reading.
-  const hasTime = report.overview.window_ns > 0;
-  if (!hasTime && report.findings.length === 0) return <EmptyReport report={report} />;
+  if (!hasNumbers && report.findings.length === 0) return <EmptyReport report={report} />;
   return (
     <>
-      <Headline report={report} />
+      <div class="first-screen">
+        <Headline report={report} />
+        {hasNumbers && <Strip report={report} />}
+        <div class="columns">
+          <FindingList report={report} captureId={captureId} />
+          <Pane report={report} captureId={captureId} />
+        </div>
+      </div>
+      {isTimeless && hasSnapshot && (
+        <p>
+          <PageLink to={pageLink("memory")}>Memory over the history, and who holds the peak</PageLink>
+        </p>
+      )}
       <WholeRun report={report} captureId={captureId} />
-      <Problems notes={report.notes.filter(isReason(report))} />
-      {hasTime && <Breakdown report={report} captureId={captureId} />}
-      {hasTime && <KeyNumbers report={report} />}
-      <FindingList report={report} captureId={captureId} />
-      <Notes notes={report.notes.filter((note) => !isReason(report)(note))} />
+      <Notes notes={report.notes} />
+      {hasNumbers && <KeyNumbers numbers={report.key_numbers.filter((number) => !onStrip.includes(number))} />}
       <Checks report={report} />
       <Details report={report} />
-    </>
-  );
-}
-
-/** A memory snapshot without a profile: no time, so no breakdown of it. */
-function SnapshotReport({ report, captureId }: Props): JSX.Element {
-  return (
-    <>
-      <Headline report={report} />
-      <Problems notes={report.notes.filter(isReason(report))} />
-      <KeyNumbers report={report} />
-      <p>
-        <PageLink to={pageLink("memory")}>Memory over the history, and who holds the peak</PageLink>
-      </p>
-      <FindingList report={report} captureId={captureId} />
-      <Notes notes={report.notes.filter((note) => !isReason(report)(note))} />
-      <Checks report={report} />
     </>
   );
 }

@@ -1,23 +1,19 @@
 // How far a report can be trusted: a badge, and the notes that say why.
 import type { JSX } from "preact";
-import type { NoteInfo, Report } from "../../report";
+import type { Report } from "../../report";
 
 export type TrustLevel = NonNullable<Report["trust"]>["level"];
 
-const WORDS: Record<TrustLevel, string> = { solid: "", limited: "limited trust", "do not act": "do not act" };
+const WORDS: Record<TrustLevel, string> = { solid: "solid recording", limited: "limited trust", "do not act": "do not act" };
+const STYLES: Record<TrustLevel, string> = { solid: "solid", limited: "limited", "do not act": "none" };
 
 /** `reason` says why, in half a sentence. */
-export function TrustBadge({ level, reason }: { level: TrustLevel | undefined; reason?: string | undefined }): JSX.Element | null {
-  const words = level && WORDS[level];
-  if (!words) return null;
-  return <span class={`badge badge-trust-${level === "limited" ? "limited" : "none"}`}>{reason ? `${words}: ${reason}` : words}</span>;
-}
-
-/** Whether a note is to be read before the numbers: a problem, or a reason for less trust. */
-export const isReason = ({ trust }: Report) => {
-  const messages = new Set(trust?.reasons.map(({ message }) => message));
-  return ({ severity, message }: NoteInfo): boolean => severity === "error" || messages.has(message);
-};
+export const TrustBadge = ({ level, reason = "" }: { level: TrustLevel; reason?: string | undefined }): JSX.Element => (
+  <span class={`badge badge-trust-${STYLES[level]}`}>
+    {WORDS[level]}
+    {reason && `: ${reason}`}
+  </span>
+);
 
 /** `Steps left out: 10, 11 (partial: …)`; empty if all are used. */
 export function stepsLeftOut({ steps }: Report): string {
