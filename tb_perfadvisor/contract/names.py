@@ -26,6 +26,7 @@ def run_row(report: model.Report) -> RunRow:
         saves_share=finding.saving.share_expected if finding and finding.saving else None,
         severity=finding.severity if finding else None,
         trust=report.trust.level,
+        program=report.workload.script or report.workload.mode,
         set_aside=sum(each.is_set_aside for each in report.findings),
     )
 

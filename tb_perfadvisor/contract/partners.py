@@ -20,6 +20,9 @@ _COUNT = re.compile(rf"(?:(\d{{1,9}})x?{_DEVICES}|{_DEVICES}(\d{{1,9}}))")
 _MAX_PARTNERS = 4
 """More are a list to read, and the page of comparisons has it."""
 
+_NEAR = 20
+"""Runs that are further apart have more of a history between them than one change."""
+
 
 class Partner(Struct, frozen=True):
     """A comparison worth looking at, from the view of one of its captures."""
@@ -29,6 +32,42 @@ class Partner(Struct, frozen=True):
     base: str
     target: str
     reason: str
+
+
+class Recorded(Struct, frozen=True):
+    """A capture among those that it may be compared with."""
+
+    id: str
+    folder: str
+    """The directory of its run, with what else must be equal at once: its format and ranks."""
+    recorded: str
+    """When, in a form that sorts by time."""
+    program: tuple[str, ...] | None
+    """What it is a recording of, and on which device; None before it is analyzed."""
+
+
+def nearest_partners(captures: Sequence[Recorded]) -> dict[str, Partner]:
+    """The capture before each one, or else after it, of the same program, device and folder."""
+    folders: dict[str, list[Recorded]] = defaultdict(list)
+    for capture in sorted(captures, key=lambda each: (each.recorded, each.id)):
+        folders[capture.folder].append(capture)
+    found: dict[str, Partner] = {}
+    for group in folders.values():
+        for at, capture in enumerate(group):
+            near = (group[max(at - _NEAR, 0) : at][::-1], group[at + 1 : at + 1 + _NEAR])
+            before, after = (
+                next((each for each in side if _may_be_same(each, capture)), None) for side in near
+            )
+            if before is not None:
+                found[capture.id] = Partner(before.id, before.id, capture.id, "recorded before")
+            elif after is not None:
+                found[capture.id] = Partner(after.id, capture.id, after.id, "recorded after")
+    return found
+
+
+def _may_be_same(one: Recorded, other: Recorded) -> bool:
+    """Whether nothing says that two captures are of different programs or devices."""
+    return one.program is None or other.program is None or one.program == other.program
 
 
 class _Name(Struct, frozen=True):

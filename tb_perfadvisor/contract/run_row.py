@@ -32,6 +32,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """The share of the step that it is expected to save."""
     severity: Severity | None
     trust: TrustLevel = "solid"
+    program: str = ""
+    """Its script, or what it does if the profile names none: `training`."""
     set_aside: int = 0
     """How many findings the user decided against. They are not the change to begin with."""
 

@@ -16,6 +16,7 @@ from tb_perfadvisor.plugin.responses import (
     STATIC_DIRECTORY,
     ApiError,
     NotReady,
+    bundle_address,
     respond,
     respond_error,
     respond_file,
@@ -49,7 +50,7 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
         """The tab's name and module."""
         return base_plugin.FrontendMetadata(
-            es_module_path="/static/index.js", tab_name="Perf Advisor"
+            es_module_path=bundle_address(self.static_directory), tab_name="Perf Advisor"
         )
 
     def get_plugin_apps(self) -> dict[str, Callable[..., Any]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,10 @@ _CONTENT_TYPES = {
     ".woff2": "font/woff2",
     ".txt": "text/plain",
 }
+
+
+_KEPT_S = 365 * 24 * 3600
+"""A year, the most that caches are asked to keep something (RFC 9111)."""
 
 
 class ApiError(Exception):
@@ -70,12 +76,16 @@ def respond(
     status: int = 200,
     content_type: str = "application/json",
     headers: list[tuple[str, str]] | None = None,
+    kept_s: int = 0,
 ) -> wrappers.Response:
-    """Respond with TensorBoard's security headers; encode anything but text and bytes as JSON."""
+    """Respond with TensorBoard's security headers; encode anything but text and bytes as JSON.
+
+    A browser may keep the answer for `kept_s` seconds.
+    """
     if not isinstance(content, str | bytes):
         content = msgspec.json.encode(content)
     response: wrappers.Response = http_util.Respond(
-        request, content, content_type, code=status, headers=headers
+        request, content, content_type, code=status, headers=headers, expires=kept_s
     )
     return response
 
@@ -108,7 +118,30 @@ def respond_file(
             hint = "Build it with `npm run build` in frontend/, or install a released package."
             raise ApiError(404, "the frontend bundle is not installed.", where="static", hint=hint)
         raise ApiError(404, "there is no such file.", where="static")
-    return respond(request, path.read_bytes(), content_type=content_type)
+    content = path.read_bytes()
+    # The address that TensorBoard's page loads names the content, so it never becomes stale.
+    is_named = request.args.get("v") == _version_of(content)
+    kept_s = _KEPT_S if is_named else 0
+    return respond(request, content, content_type=content_type, kept_s=kept_s)
+
+
+def bundle_address(directory: Path = STATIC_DIRECTORY) -> str:
+    """The address of the bundle with the version of its content, if it is installed."""
+    try:
+        file = (directory / "index.js").stat()
+        version = _bundle_version(directory, file.st_mtime_ns, file.st_size)
+    except OSError:
+        return "/static/index.js"
+    return f"/static/index.js?v={version}"
+
+
+@lru_cache(maxsize=1)
+def _bundle_version(directory: Path, _mtime_ns: int, _size_bytes: int) -> str:
+    return _version_of((directory / "index.js").read_bytes())
+
+
+def _version_of(content: bytes) -> str:
+    return blake2b(content, digest_size=8).hexdigest()
 
 
 def integer(request: wrappers.Request, name: str, default: int, least: int) -> int:

@@ -100,6 +100,11 @@ class Results:
             noted = self._noted_rows[entry.key] = remarks, run_row(with_remarks(report, remarks))
         return noted[1]
 
+    def known_row(self, entry: Entry) -> RunRow | None:
+        """The row of a capture if it was read before: asks no file, for all captures at once."""
+        stored = self._rows.get(entry.key)
+        return None if stored is None else stored.row
+
     def pace(self, entry: Entry) -> Pace | None:
         """How long the steps of a capture take; None without a result, or without steps.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.contract.partners import suggest_partners
+from tb_perfadvisor.contract.partners import Recorded, nearest_partners, suggest_partners
 from tb_perfadvisor.ingest.captures import Capture
 
 
@@ -88,3 +88,34 @@ def test_number_of_partners_is_bounded() -> None:
         *(capture(f"a_{word}") for word in ["new", "fast", "tuned", "after", "opt"]),
     ]
     assert len(suggested(*captures)["a"]) == 4
+
+
+def recorded(
+    id: str, minute: int, program: str | None = "train.py", folder: str = "lm"
+) -> Recorded:
+    known = None if program is None else ("pytorch", "NVIDIA H100", program)
+    return Recorded(id, folder, f"2026_01_01_00_{minute:02}_00", known)
+
+
+def nearest(*captures: Recorded) -> dict[str, tuple[str, str]]:
+    """Base and target of the nearest partner, by capture."""
+    return {name: (each.base, each.target) for name, each in nearest_partners(captures).items()}
+
+
+def test_the_nearest_run_is_the_one_before_or_else_after() -> None:
+    found = nearest(recorded("c", 3), recorded("a", 1), recorded("b", 2))
+    assert found == {"a": ("a", "b"), "b": ("a", "b"), "c": ("b", "c")}
+
+
+def test_other_programs_and_folders_are_passed_over() -> None:
+    found = nearest(
+        recorded("a", 1),
+        recorded("other", 2, "serve.py"),
+        recorded("b", 3),
+        recorded("far", 2, folder="x"),
+    )
+    assert found == {"a": ("a", "b"), "b": ("a", "b")}
+
+
+def test_what_is_not_analyzed_yet_may_be_the_same() -> None:
+    assert nearest(recorded("a", 1, None), recorded("b", 2)) == {"a": ("a", "b"), "b": ("a", "b")}

@@ -34,6 +34,24 @@ def test_static_serves_the_bundle_and_nothing_else(tab: Tab, tmp_path: Path) -> 
         assert "secret" not in answer.text
 
 
+def test_the_bundle_is_kept_by_browsers_until_it_changes(tab: Tab, tmp_path: Path) -> None:
+    static = tmp_path / "static"
+    static.mkdir()
+    (static / "index.js").write_text("export const render = 1;")
+    tab.plugin.static_directory = static
+    address = tab.plugin.frontend_metadata().es_module_path.lstrip("/")
+    assert address.startswith("static/index.js?v=")
+    kept = tab.get(address)
+    assert kept.headers["Cache-Control"] == "private, max-age=31536000"
+    assert kept.text == "export const render = 1;"
+    # An address that names no content, or another one, is asked for again.
+    for other in ("static/index.js", "static/index.js?v=0123456789abcdef"):
+        assert "no-cache" in tab.get(other).headers["Cache-Control"]
+    (static / "index.js").write_text("export const render = 22;")
+    assert tab.plugin.frontend_metadata().es_module_path.lstrip("/") != address
+    assert "no-cache" in tab.get(address).headers["Cache-Control"]
+
+
 def test_missing_bundle_is_reported(tab: Tab, tmp_path: Path) -> None:
     tab.plugin.static_directory = tmp_path / "none"
     answer = tab.get("static/index.js")

@@ -76,7 +76,7 @@ def test_tab_is_listed_and_active(server: Server) -> None:
     assert tab["tab_name"] == "Perf Advisor"
     status, page = server.get("data/plugin_entry.html?name=perf_advisor")
     assert status == 200
-    assert b'import("./static/index.js")' in page
+    assert b'import("./static/index.js?v=' in page
 
 
 def test_every_route_answers(server: Server) -> None:

@@ -7,15 +7,17 @@ import { formatCount, formatPlural } from "../format";
 import type { Comparison } from "../report";
 import { toApiError } from "../state/answers";
 import { useFlag, useLinked } from "../state/linked";
+import { pin, pinned } from "../state/marks";
 import { type Load, attempts } from "../state/polling";
 import { compareLink, compared, go, selectedId } from "../state/store";
 import { frameworkName, matchesQuery } from "../text";
+import { comparisonsOf } from "./comparisons";
 import { captureName, nameOf, repeatedRuns } from "./capture-name";
 import { newestFirst } from "./runs/groups";
 import { Chooser } from "../widgets/chooser";
 import { RunChanges } from "./run-changes";
 import { Failure } from "../widgets/failure";
-import { ChevronIcon } from "../widgets/icons";
+import { ChevronIcon, PinIcon } from "../widgets/icons";
 import { Loading } from "../widgets/loading";
 import { PageLink } from "../widgets/page-link";
 
@@ -31,7 +33,7 @@ type State = Load<Comparison> | { state: "waiting"; captures: (Progress & { id: 
 export function ComparePage({ captures }: { captures: Capture[] }): JSX.Element {
   const known = new Set(captures.map(({ id }) => id));
   const linked = compared.value.base;
-  const base = linked !== null && known.has(linked) ? linked : (selectedId.value ?? captures[0]?.id ?? "");
+  const base = [linked, selectedId.value, pinned.value].find((id) => id !== null && known.has(id)) ?? captures[0]?.id ?? "";
   const targets = compared.value.targets.filter((id) => known.has(id) && id !== base).slice(0, MAX_TARGETS);
   return (
     <>
@@ -75,6 +77,16 @@ function Selection(props: { captures: Capture[]; base: string; targets: string[]
             placeholder="Choose a base"
             choose={(id) => go(compareLink(id, targets))}
           />
+          <button
+            type="button"
+            class="icon-button pin"
+            aria-pressed={base === pinned.value}
+            aria-label="Pin the base"
+            title={base === pinned.value ? "Pinned: click to unpin" : "Pin: compare all runs with this one"}
+            onClick={() => pin(base === pinned.value ? null : base)}
+          >
+            <PinIcon />
+          </button>
         </div>
       </div>
       {candidates.length > 0 && targets.length === 0 && (
@@ -131,14 +143,15 @@ function Selection(props: { captures: Capture[]; base: string; targets: string[]
 }
 
 function Suggestions({ captures, base }: { captures: Capture[]; base: string }): JSX.Element | null {
-  const partners = captures.find(({ id }) => id === base)?.partners ?? [];
-  if (partners.length === 0) return null;
+  const capture = captures.find(({ id }) => id === base);
+  const comparisons = capture ? comparisonsOf(capture, captures) : [];
+  if (comparisons.length === 0) return null;
   return (
     <ul class="suggestions" aria-label="Suggested comparisons">
       <li class="muted">Suggested:</li>
-      {partners.map(({ id, base: from, target, reason }) => (
+      {comparisons.map(({ id, reason, to }) => (
         <li key={id}>
-          <PageLink class="button" to={compareLink(from, [target])}>
+          <PageLink class="button" to={to}>
             {captureName(id, captures)} <span class="muted">{reason}</span>
           </PageLink>
         </li>

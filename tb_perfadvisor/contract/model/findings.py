@@ -185,13 +185,6 @@ class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the user decided against it."""
         return self.remark is not None and self.remark.wont_fix
 
-    leads: bool = False
-    """Whether its group begins with it: the general finding, or one that refines it and saves
-    nearly as much."""
-    headline: str = ""
-    """What the report says first, if it begins with this finding because those above are set
-    aside; empty if another finding of its group is the one to begin with."""
-
 
 class FirstFinding(msgspec.Struct, frozen=True, kw_only=True):
     """The finding to begin with."""

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from werkzeug import wrappers
 
+from tb_perfadvisor.contract.partners import Partner, Recorded, nearest_partners
 from tb_perfadvisor.contract.run_row import Mark, RunRow
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.profile_tab import is_dated
@@ -149,15 +150,41 @@ def _pairs_in_series(results: Results, entries: Iterable[Entry]) -> Iterator[tup
 def describe(backend: Backend, entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """Captures as the tab lists them: files, state of the analysis, row, and what to compare."""
     neighbors, remarks = backend.neighbors(), known_remarks()
+    nearest = _nearest(backend)
     return [
         {
             **_capture(backend, entry, tuple(remarks.get(entry.run_digest, {}).values())),
             "series": entry.series_name,
             "recordings": neighbors.recordings.get(entry.series, 1),
-            "partners": neighbors.partners.get(entry.id, ()),
+            "partners": _partners(neighbors.partners.get(entry.id, ()), nearest.get(entry.id)),
         }
         for entry in entries
     ]
+
+
+def _partners(named: tuple[Partner, ...], nearest: Partner | None) -> tuple[Partner, ...]:
+    """What names suggest comes first."""
+    if nearest is None or any(partner.id == nearest.id for partner in named):
+        return named
+    return (*named, nearest)
+
+
+def _nearest(backend: Backend) -> dict[str, Partner]:
+    """The nearest capture of the same program, device and folder, by the id of each."""
+    results = backend.results()
+    recorded = []
+    for entry in backend.catalog.snapshot.entries.values():
+        row, capture = results.known_row(entry), entry.capture
+        folder = entry.run.rpartition("/")[0]
+        recorded.append(
+            Recorded(
+                id=entry.id,
+                folder=f"{entry.root.path}\0{folder}\0{capture.format}\0{len(capture.files)}",
+                recorded=_recorded(entry),
+                program=None if row is None else (row.framework, row.device, row.program),
+            )
+        )
+    return nearest_partners(recorded)
 
 
 def _capture(backend: Backend, entry: Entry, remarks: tuple[Remark, ...]) -> dict[str, Any]:
