@@ -77,7 +77,8 @@ export function Finding(props: Props): JSX.Element {
         {finding.saving && <SavingBar saving={finding.saving} fullShare={fullShare} />}
         <div class="finding-size">
           <Saving finding={finding} />
-          {finding.heading === null && <Severity severity={finding.severity} />}
+          {/* A group has one: what is refined is about the same time. */}
+          {!isRefined && <Severity severity={finding.severity} />}
         </div>
       </div>
       <div id={`finding-${id}`} class="finding-body" hidden={!isOpen}>

@@ -1,7 +1,7 @@
 // The findings in the order of the report, specific ones below the general ones they refine.
 import type { JSX } from "preact";
 import { findingIds } from "../finding-ids";
-import { formatPlural } from "../format";
+import { formatCount, formatPlural } from "../format";
 import type { BlindSpotInfo, FindingInfo, Report } from "../report";
 import { chooseCause, chosenCause } from "../state/chosen-cause";
 import { isExported } from "../state/exported";
@@ -10,6 +10,7 @@ import { chosenFinding } from "../state/store";
 import { causeName } from "../text";
 import { Finding } from "./finding";
 import { isSetAside } from "./remark";
+import { Fold } from "../widgets/fold";
 import { CheckIcon } from "../widgets/icons";
 import { WhatIf, canTick } from "./what-if";
 
@@ -33,11 +34,19 @@ export function nestFindings(findings: FindingInfo[]): Branch[] {
   return branches;
 }
 
-/** What the user decided against comes last, in its order. */
-export const setAsideLast = (branches: Branch[]): Branch[] => [
-  ...branches.filter(({ finding }) => !isSetAside(finding)),
-  ...branches.filter(({ finding }) => isSetAside(finding)),
-];
+/** What is left of the findings, and apart from it what the user decided against. */
+export function setAsideApart(branches: Branch[]): [left: Branch[], aside: Branch[]] {
+  const left: Branch[] = [];
+  const aside: Branch[] = [];
+  for (const branch of branches) {
+    if (isSetAside(branch.finding)) aside.push(branch);
+    else {
+      left.push({ ...branch, refined: branch.refined.filter(({ finding }) => !isSetAside(finding)) });
+      for (const entry of branch.refined) if (isSetAside(entry.finding)) aside.push({ ...entry, refined: [] });
+    }
+  }
+  return [left, aside];
+}
 
 /** How many findings are shown at first, so that the list fits on a screen. */
 const SHORT = 6;
@@ -45,7 +54,8 @@ const SHORT_REFINED = 3;
 
 export function FindingList({ report, captureId }: { report: Report; captureId: string }): JSX.Element {
   const cause = chosenCause.value;
-  const all = setAsideLast(nestFindings(report.findings));
+  const [all, aside] = setAsideApart(nestFindings(report.findings));
+  const asideCount = report.findings.filter(isSetAside).length;
   const branches = cause === null ? all : all.filter((branch) => isAbout(branch, cause));
   const fullShare = Math.max(0, ...report.findings.map(({ saving }) => saving?.share_high ?? 0));
   const [isWhole, setWhole] = useFlag("all");
@@ -66,7 +76,7 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
         ) : (
           branches.length > 0 && (
             <span class="muted">
-              {formatPlural(report.findings.length, "finding")}, {describeOrder(report)}
+              {formatPlural(report.findings.length - asideCount, "finding")}, {describeOrder(report)}
             </span>
           )
         )}
@@ -74,6 +84,8 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
       {!isExported && <WhatIf report={report} captureId={captureId} ids={findingIds(report.findings)} />}
       {branches.length === 0 && cause !== null ? (
         <p class="all-clear">No finding saves time of this cause.</p>
+      ) : branches.length === 0 && aside.length > 0 ? (
+        <p class="all-clear">No other findings.</p>
       ) : branches.length === 0 ? (
         <NoFindings
           passed={report.outcomes.filter(({ status }) => status === "passed").length}
@@ -81,11 +93,8 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
         />
       ) : (
         <ol class="findings" onKeyDown={moveFocus}>
-          {shown.map(({ id, finding, refined }) => (
-            <li key={id}>
-              <Finding id={id} finding={finding} {...shared} />
-              {refined.length > 0 && <Refined of={id} refined={refined} shared={shared} />}
-            </li>
+          {shown.map((branch) => (
+            <BranchItem key={branch.id} branch={branch} shared={shared} />
           ))}
         </ol>
       )}
@@ -94,7 +103,25 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
           Show {formatPlural(branches.length - shown.length, "more finding")}
         </button>
       )}
+      {asideCount > 0 && (
+        <Fold name="aside" title={`${formatCount(asideCount)} set aside`} isOpen={aside.some((branch) => [branch, ...branch.refined].some(isOpen))}>
+          <ol class="findings">
+            {aside.map((branch) => (
+              <BranchItem key={branch.id} branch={branch} shared={shared} />
+            ))}
+          </ol>
+        </Fold>
+      )}
     </section>
+  );
+}
+
+function BranchItem({ branch: { id, finding, refined }, shared }: { branch: Branch; shared: Shared }): JSX.Element {
+  return (
+    <li>
+      <Finding id={id} finding={finding} {...shared} />
+      {refined.length > 0 && <Refined of={id} refined={refined} shared={shared} />}
+    </li>
   );
 }
 

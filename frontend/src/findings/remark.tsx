@@ -12,6 +12,10 @@ const MOST_CHARACTERS = 1000;
 /** Whether the user decided against a finding. */
 export const isSetAside = ({ remark }: Pick<FindingInfo, "remark">): boolean => remark?.wont_fix ?? false;
 
+/** Whether the user decided against a finding, or against the general one that it refines. */
+export const isAside = (findings: readonly FindingInfo[], finding: FindingInfo): boolean =>
+  isSetAside(finding) || findings.some((general) => general.rule_id === finding.refines && isSetAside(general));
+
 /** In the row of the finding. */
 export function RemarkLine({ remark }: { remark: RemarkInfo }): JSX.Element {
   return (

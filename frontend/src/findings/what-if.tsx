@@ -8,11 +8,12 @@ import { fetchCombination } from "../state/api";
 import { isExported } from "../state/exported";
 import type { Load } from "../state/polling";
 import { tickAll, tickedFindings, toggleTick } from "../state/ticks";
+import { isAside, isSetAside } from "./remark";
 import { Prose } from "../widgets/prose";
 
 /** Whether making its change may save time, so that it can be ticked. */
-export const canTick = ({ saving, bounds }: Pick<FindingInfo, "saving" | "bounds">): boolean =>
-  !isExported && (saving !== null || bounds !== null);
+export const canTick = (finding: Pick<FindingInfo, "saving" | "bounds" | "remark">): boolean =>
+  !isExported && !isSetAside(finding) && (finding.saving !== null || finding.bounds !== null);
 
 /** The box that ticks a finding. */
 export function Tick({ id, finding }: { id: string; finding: FindingInfo }): JSX.Element {
@@ -37,8 +38,12 @@ interface Props {
 }
 
 export function WhatIf({ report, captureId, ids }: Props): JSX.Element | null {
-  const possible = ids.filter((_, place) => canTick(report.findings[place] as FindingInfo));
-  const ticked = report.findings.filter((_, place) => tickedFindings.value.has(ids[place] ?? ""));
+  const { findings } = report;
+  const possible = ids.filter((_, place) => {
+    const finding = findings[place] as FindingInfo;
+    return canTick(finding) && !isAside(findings, finding);
+  });
+  const ticked = findings.filter((finding, place) => tickedFindings.value.has(ids[place] ?? "") && !isAside(findings, finding));
   // The engine names findings by their places in the analysis.
   const load = useCombination(
     captureId,
@@ -139,20 +144,20 @@ export function describeOverlap(saving: Pick<CombinedSaving, "expected_ns">, tic
     : `One by one they would save ${formatDuration(alone)}: together ${formatDuration(difference)} more, as each alone leaves the other to hold up the step.`;
 }
 
-/** What findings save together; the last answer stays until the next is there. */
+/** What findings save together; an answer about other findings is none. */
 function useCombination(captureId: string, places: number[]): Load<CombinedSaving> {
-  const [load, setLoad] = useState<Load<CombinedSaving>>({ state: "loading" });
   const asked = places.join(" ");
+  const [answer, setAnswer] = useState<{ asked: string; load: Load<CombinedSaving> } | null>(null);
   useEffect(() => {
-    if (places.length === 0) return setLoad({ state: "loading" });
+    if (places.length === 0) return undefined;
     const controller = new AbortController();
     fetchCombination(captureId, places, controller.signal).then(
-      (value) => setLoad({ state: "ready", value }),
+      (value) => setAnswer({ asked, load: { state: "ready", value } }),
       (error: unknown) => {
-        if (!controller.signal.aborted) setLoad({ state: "failed", error: toApiError(error) });
+        if (!controller.signal.aborted) setAnswer({ asked, load: { state: "failed", error: toApiError(error) } });
       },
     );
     return () => controller.abort();
   }, [captureId, asked]);
-  return load;
+  return answer?.asked === asked ? answer.load : { state: "loading" };
 }

@@ -12,7 +12,7 @@ import { Fetched } from "../widgets/fetched";
 import { Head } from "../widgets/head";
 import { Prose } from "../widgets/prose";
 import { ScrollBox } from "../widgets/scroll-box";
-import { isSetAside } from "../findings/remark";
+import { isAside } from "../findings/remark";
 import { Severity } from "../findings/severity";
 
 interface Props {
@@ -213,10 +213,7 @@ function PartsCard({ id, title, detail, parts, children }: PartsProps): JSX.Elem
 }
 
 function InputFindings({ report }: { report: Report }): JSX.Element | null {
-  const general = (finding: FindingInfo): FindingInfo | undefined => report.findings.find(({ rule_id: id }) => id === finding.refines);
-  const isAside = (finding: FindingInfo | undefined): boolean => finding !== undefined && isSetAside(finding);
-  const all = report.findings.filter(({ category }) => category === "input");
-  const findings = all.filter((finding) => !isAside(finding) && !isAside(general(finding)));
+  const findings = report.findings.filter((finding) => finding.category === "input" && !isAside(report.findings, finding));
   if (findings.length === 0) return null;
   const own = new Map(findings.map(({ rule_id: ruleId, saving }) => [ruleId, saving?.expected_ns]));
   // A finding inside another one is about the same time: its severity and its saving need not be said again.

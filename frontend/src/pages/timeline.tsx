@@ -4,6 +4,7 @@ import { analyzedPlace, findingAt } from "../finding-ids";
 import type { Report } from "../report";
 import { formatDuration, formatPlural } from "../format";
 import { causeColor } from "../charts/colors";
+import { isAside } from "../findings/remark";
 import { useLinked } from "../state/linked";
 import { Head } from "../widgets/head";
 import { Timeline } from "../timeline/timeline";
@@ -17,6 +18,7 @@ export function TimelinePage({ report, captureId }: { report: Report; captureId:
   const place = /^\d+$/.test(about) ? Number(about) : -1;
   const findings = findingAt(report.findings, place) ? [place] : [];
   const worker = report.workers[report.reference_worker];
+  const offered = report.findings.filter((finding) => !isAside(report.findings, finding));
   const parts = report.overview.breakdown.filter(({ total_ns: ns }) => ns > 0);
   return (
     <>
@@ -25,12 +27,12 @@ export function TimelinePage({ report, captureId }: { report: Report; captureId:
         facts={["Drag to move, Ctrl and wheel to zoom, or the keys W, A, S and D"]}
       />
       <section class="card" aria-label="Timeline">
-        {report.findings.length > 0 && (
+        {offered.length > 0 && (
           <label class="timeline-about">
             Mark the time of{" "}
             <select value={place < 0 ? "" : about} onChange={({ currentTarget }) => setAbout(currentTarget.value)}>
               <option value="">no finding</option>
-              {report.findings.map((finding, index) => (
+              {offered.map((finding, index) => (
                 <option key={index} value={analyzedPlace(report.findings, finding)}>
                   {finding.title}
                 </option>

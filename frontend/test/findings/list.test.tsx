@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { renderToString } from "preact-render-to-string";
-import { FindingList, nestFindings, setAsideLast } from "../../src/findings/list";
+import { isAside } from "../../src/findings/remark";
+import { FindingList, nestFindings, setAsideApart } from "../../src/findings/list";
 import { canTick, describeOverlap } from "../../src/findings/what-if";
 import type { FindingInfo } from "../../src/report";
 import { link } from "../../src/state/link";
@@ -101,13 +102,29 @@ test("what changes share is said, and what they bring only together", () => {
   assert.equal(describeOverlap({ expected_ns: 1e6 }, ticked.slice(1)), "");
 });
 
-test("what the user decided against comes last, with the note", () => {
+test("what the user decided against is apart, with the note", () => {
   const report = readSample("train");
   const [first, ...rest] = report.findings;
   const noted = { ...first, remark: { wont_fix: true, text: "The disk is slow until May." } } as FindingInfo;
   const html = textOf(renderToString(<FindingList report={{ ...report, findings: [noted, ...rest] }} captureId="train" />));
-  assert.match(html, /won’t fix The disk is slow until May\./);
-  const branches = setAsideLast(nestFindings([noted, ...rest]));
-  assert.equal(branches.at(-1)?.finding, noted);
-  assert.deepEqual(branches.slice(0, -1), nestFindings([noted, ...rest]).slice(1));
+  assert.match(html, /1 set aside .*won’t fix The disk is slow until May\./);
+  const [left, aside] = setAsideApart(nestFindings([noted, ...rest]));
+  assert.deepEqual(aside.map(({ finding }) => finding), [noted]);
+  assert.deepEqual(left, nestFindings([noted, ...rest]).slice(1));
+  // What refines it goes with it, and a finding that refines one that stays goes alone.
+  const part = { ...rest[0], refines: noted.rule_id, rule_id: "part" } as FindingInfo;
+  const [, withPart] = setAsideApart(nestFindings([noted, part]));
+  assert.deepEqual(withPart.map(({ refined }) => refined.length), [1]);
+  assert.equal(isAside([noted, part], part), true);
+  const general = { ...first, rule_id: "general", refines: null } as FindingInfo;
+  const alone = { ...noted, rule_id: "alone", refines: "general" };
+  const [stays, goes] = setAsideApart(nestFindings([general, alone]));
+  assert.deepEqual([stays.map(({ refined }) => refined.length), goes.map(({ id }) => id)], [[0], ["alone"]]);
+});
+
+test("what is set aside is not counted in what if", () => {
+  const [first] = readSample("train").findings;
+  assert.equal(canTick(first as FindingInfo), true);
+  assert.equal(canTick({ ...first, remark: { wont_fix: true, text: "" } } as FindingInfo), false);
+  assert.equal(canTick({ ...first, remark: { wont_fix: false, text: "later" } } as FindingInfo), true);
 });
