@@ -98,6 +98,7 @@ def hostile_commands(logs: Path) -> dict[str, list[list[object]]]:
             ["try", logs / RUN, "--yes", "--change", ESCAPES, "--", "true"],
         ],
         "ledger": [["ledger", "--file", missing], ["ledger", "--file", logs / NOT_UTF8]],
+        "record-now": [["record-now", logs], ["record-now", missing]],
         "run": [["run", "--", missing], ["run", "--every", ESCAPES, "--", "true"]],
         "mcp": [["mcp", "--root", missing], ["mcp", ESCAPES]],
         "explain": [["explain", ESCAPES]],

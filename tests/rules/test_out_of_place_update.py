@@ -29,7 +29,7 @@ def test_frees_all_but_one() -> None:
     assert finding.memory is not None
     assert finding.memory.peak_bytes == 700 * MIB
     assert finding.memory.bytes == 300 * MIB
-    assert "4 tensors of one size that p/optimizer.py:1 step makes" in finding.summary
+    assert "p/optimizer.py:1 step holds 4 temporary tensors of one size at once" in finding.summary
 
 
 def test_an_operand_and_a_result_are_needed() -> None:
