@@ -279,7 +279,9 @@ def test_the_address_restores_what_is_shown(
     report_of: Callable[[str], dict[str, Any]],
     state: State,
 ) -> None:
-    for capture in captures if state.view == "runs" else ():  # rows change as they fill in
+    for capture in (
+        captures if state.view in ("runs", "about") else ()
+    ):  # rows change as they fill in
         report_of(capture["id"])
     rest = {"target": ids("pytorch_input_fixed")} if state.view == "compare" else {}
     where = link(ids(state.run), **rest) if state.run else "#perf_advisor"
