@@ -94,7 +94,7 @@ def test_analysis_shows_progress_and_can_be_canceled(
 
     # The user can restart it.
     tab.get_by_role("button", name="Try again").click()
-    tab.get_by_role("heading", level=1, name=re.compile("save|nothing", re.IGNORECASE)).wait_for(
+    tab.get_by_role("heading", level=1, name=re.compile("takes|nothing", re.IGNORECASE)).wait_for(
         timeout=60_000
     )
     assert capture_of(server, "many")["status"] == "done"
