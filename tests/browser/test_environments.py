@@ -317,6 +317,7 @@ def test_the_profile_tab_is_linked_through_nginx(
             queries.append(dict(parse_qsl(query)))
 
     page.on("response", note)
+    open_part(tab.locator("#finding-input-stall"), "About")
     tab.get_by_role("link", name=re.compile("^Profile tab: input pipeline")).first.click()
     profile = page.frame_locator("iframe[src*='name=profile']")
     profile.get_by_text("Input Pipeline Analysis").first.wait_for(timeout=60_000)
