@@ -119,8 +119,8 @@ def test_input_and_steps(shown: Callable[..., tuple[str, Any]]) -> None:
 
 def test_ranks(shown: Callable[..., tuple[str, Any]]) -> None:
     _, tab = shown("ranks", RANKS)
-    tab.get_by_role("heading", level=2, name="All ranks").wait_for()
-    rows = tab.get_by_role("group", name="All ranks").get_by_role("row")
+    tab.get_by_role("heading", level=2, name="All ranks", exact=True).wait_for()
+    rows = tab.get_by_role("group", name="All ranks", exact=True).get_by_role("row")
     # The mean ProfilerStep of each.
     for rank, step_ms in (("rank 0", 615.1), ("rank 1", 619.3)):
         row = text_of(rows.filter(has_text=rank))

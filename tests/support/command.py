@@ -47,7 +47,7 @@ def run(*arguments: object, status: int | None = 0, width: int = 120) -> Result:
         except SystemExit as ended:
             returncode = ended.code
     printed = stderr.getvalue() + stdout.getvalue()
-    assert "Traceback" not in printed, printed[-4000:]
+    assert "Traceback (most recent" not in printed, printed[-4000:]
     assert status is None or returncode == status, stderr.getvalue()
     return Result(stdout.getvalue(), stderr.getvalue(), returncode)
 
