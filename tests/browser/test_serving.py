@@ -80,5 +80,5 @@ def test_only_servers_have_the_page(visitor: Visitor, server: str) -> None:
     of_server = opened(visitor, server, "server", "report")
     of_server.get_by_role("link", name="Serving").wait_for()
     of_model = opened(visitor, server, "model", "report")
-    of_model.get_by_role("link", name="Steps").wait_for()
+    of_model.get_by_role("link", name="Report", exact=True).wait_for()
     assert of_model.get_by_role("link", name="Serving").count() == 0
