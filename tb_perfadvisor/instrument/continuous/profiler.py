@@ -379,6 +379,7 @@ class ContinuousProfiler:
 
     def _examine(self, duration_s: float | None) -> None:
         assert self.examiner is not None
+        self._schedule.recorded_step_ended()
         began_s = self._clock()
         self._recording_s += duration_s or 0.0
         if self.examiner.step():

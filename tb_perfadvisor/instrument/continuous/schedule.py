@@ -157,7 +157,7 @@ class Schedule:
         self._started_at = self._count - self.plan.every + max(self.plan.every // _TRIES, 1)
 
     def recorded_step_ended(self) -> None:
-        """A step ended that was recorded: it counts, and its time does not."""
+        """A step ended that was recorded or looked at: it counts, and its time does not."""
         self._count += 1
         self._recorded += 1
 
