@@ -61,7 +61,7 @@ function CapturePage(): JSX.Element {
   return <shown.Page key={id} report={current.value} captureId={id} />;
 }
 
-/** A page that a link leads to, of which the recording has nothing. */
+/** What stands in place of a page for which the recording has no data. */
 function Nothing({ label }: { label: string }): JSX.Element {
   return (
     <section class="card nothing">

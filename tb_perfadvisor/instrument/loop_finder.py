@@ -21,8 +21,8 @@ _LOOK_EVERY_S: Final = 0.05
 _FEWEST_ROUNDS: Final = 3
 _OUTER_S: Final = 2.0
 _MANY: Final = 50
-"""A loop around others has so long, and so many rounds of theirs, to come around three times; then
-it is one over epochs, say."""
+"""An outer loop that has not come around three times in this time, and in this many rounds of the
+loops inside it, is no step. It may be one over epochs."""
 _MOST_S: Final = 6.0
 _MOST_PER_S: Final = 5_000
 """What comes around more often is a part of a step."""
@@ -40,7 +40,7 @@ class Steps(Protocol):
         """How many steps were seen so far."""
 
     def has_loop(self, loop: Loop, steps: float) -> bool:
-        """A loop was found, which makes so many of the steps known so far per round.
+        """A loop was found. Each round makes `steps` of the steps that are known so far.
 
         Returns whether these are good enough.
         """
