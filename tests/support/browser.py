@@ -265,6 +265,11 @@ def violations(frame: Any) -> list[tuple[str, list[str]]]:
     axe = pytest.importorskip("axe_playwright_python")
     source = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
     html = frame.locator("html")
+    # What is still fading in has too little contrast for a moment.
+    html.evaluate(
+        "() => Promise.allSettled(document.getAnimations()"
+        ".filter(a => a.effect.getComputedTiming().endTime < Infinity).map(a => a.finished))"
+    )
     html.evaluate(f"() => {{ if (!window.axe) {{ {source} }} }}")
     options = '{ resultTypes: ["violations"] }'
     found = html.evaluate(f"async () => (await axe.run(document, {options})).violations")
