@@ -21,6 +21,8 @@ export interface Capture {
   /** Whether they are small enough to be read beside its report. */
   reads_scalars: boolean;
   size_bytes: number;
+  /** Changes with its files. */
+  version: string;
   status: "new" | "queued" | "running" | "done" | "failed";
   /** Why the analysis failed. */
   failure: string | null;

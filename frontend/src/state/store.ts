@@ -55,6 +55,7 @@ export const isLinkDead = signal(false);
 let listing: AbortController | null = null;
 let loading: AbortController | null = null;
 let shownRun: string | undefined;
+let shownVersion: string | undefined;
 
 /** Lists the captures, repeatedly while the logdir is being scanned. */
 export async function loadCaptures(): Promise<void> {
@@ -125,6 +126,7 @@ export async function showCapture(id: string, isRetry = false): Promise<void> {
   loading?.abort();
   const { signal } = (loading = new AbortController());
   selectedId.value = id;
+  shownVersion = selectedCapture.value?.version;
   report.value = { state: "loading" };
   for await (const _ of attempts(signal)) {
     try {
@@ -226,8 +228,8 @@ export const compareLink = (base: string | null, targets: string[]): LinkValues 
 export async function reload(): Promise<void> {
   const id = selectedId.value;
   await loadCaptures();
-  const status = selectedCapture.value?.status;
-  const isStale = report.value.state !== "ready" || status !== "done";
+  // Somebody else may have had the changed files analyzed already.
+  const isStale = report.value.state !== "ready" || selectedCapture.value?.version !== shownVersion;
   if (id !== null && id === selectedId.value && isStale && report.value.state !== "running") {
     await showCapture(id);
   }

@@ -8,7 +8,7 @@ const BASE = new URL("http://host/foo/data/plugin/perf_advisor/");
 const TARGET = { run: "gpu/2026_01_02", host: "host1" };
 const CAPTURE = {
   id: "a", run: "gpu", session: "2026_01_02", recorded: "", framework: "jax", format_label: "xplane", is_for_profile_tab: true, files: 1, has_scalars: false, reads_scalars: false,
-  size_bytes: 1, status: "done", failure: null, is_synthetic: false, headline: null, device: null,
+  size_bytes: 1, version: "1", status: "done", failure: null, is_synthetic: false, headline: null, device: null,
   step_time_ns: null, first_change: null, finding: null, saves_share: null, severity: null, partners: [],
 } satisfies Capture;
 

@@ -212,6 +212,7 @@ def _capture(backend: Backend, entry: Entry, remarks: tuple[Remark, ...]) -> dic
         "reads_scalars": entry.candidates.is_read_beside,
         "size_bytes": sum(file.size_bytes for file in files),
         "status": status,
+        "version": entry.key,
         "failure": failure.message if failure else None,
         "profile_run": run,
         "profile_host": host,
