@@ -54,7 +54,7 @@ BUDGET = {
     # Calls that wait are told from work.
     # Loops of any program, as above, and asking a program for a recording: `record_requests`,
     # `record_now` and a route.
-    "lines of Python and TOML": 131_507,
+    "lines of Python and TOML": 131_508,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
