@@ -67,7 +67,7 @@ class Program(Struct, frozen=True, dict=True):
     dimensions: dict[int, tuple[int, ...]]
     """The dimensions of a broadcast's operand in its result, by row."""
     groups: dict[int, int]
-    """How many devices exchange an array together, by row of each collective."""
+    """How many devices exchange an array together, or pass it on, by row of each collective."""
     paths: dict[int, str]
     """The framework's names, such as `jit(step)/dot_general`, by row of those that have one."""
     lines: dict[int, str]

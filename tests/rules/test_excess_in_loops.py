@@ -226,3 +226,65 @@ def test_passes_that_differ_stay_two(before: str, after: str) -> None:
     assert before in PASSES
     found = find(ExcessWork, two_passes(text)) or ()
     assert all("passes" not in finding.summary for finding in found)
+
+
+# Gradients of eight micro-batches, each summed up over four devices before it is added.
+SUM, FACTOR = "f32[1024,1024]{1,0}", "bf16[4096,1024]{1,0}"
+ACCUMULATED = f"""
+    %x = {FACTOR} parameter(0)
+    %gradient = {SUM} dot({FACTOR} %x, {FACTOR} %x), {CONTRACTED} // runs=8
+    %reduced = {SUM} all-reduce({SUM} %gradient) // runs=8
+    %mean = {SUM} convert({SUM} %reduced) // in add, runs=8
+    %sum = {SUM} add({SUM} %sum, {SUM} %mean) // in add, result, runs=8
+"""
+REDUCED = f"%reduced = {SUM} all-reduce({SUM} %gradient)"
+
+
+def accumulated(text: str) -> Trace:
+    return drawn(SLOW, REDUCED, program(text, devices=4))
+
+
+def test_what_trips_add_up_is_summed_over_the_devices_once() -> None:
+    text = ACCUMULATED.replace(
+        f"multiply({SUM} %reduced, {SUM} %reduced)", f"convert({SUM} %reduced)"
+    )
+    (finding,) = find(ExcessWork, accumulated(text)) or ()
+    # Of 400 µs in each of two steps, one of eight trips remains.
+    assert expected_us(finding) == pytest.approx(2 * 400 * 7 / 8, rel=0.001)
+    assert "pmean" in (finding.remedies[0].snippet or "")
+    # Each trip needs a sum that it squares, or that decides on the next trip.
+    read = f"\n%step = {SUM} multiply({SUM} %step, {SUM} %reduced) // result, runs=8"
+    squared = ACCUMULATED.replace(
+        f"convert({SUM} %reduced)", f"multiply({SUM} %reduced, {SUM} %reduced)"
+    )
+    assert squared != ACCUMULATED
+    assert find(ExcessWork, accumulated(ACCUMULATED + read)) == ()
+    assert find(ExcessWork, accumulated(squared)) == ()
+
+
+# Four devices pass rows on, each through its own weights.
+ROWS, STAGE = "bf16[4096,2048]{1,0}", "bf16[2048,2048]{1,0}"
+PRODUCT = f"%product = {ROWS} dot({ROWS} %received, {STAGE} %weights), lhs_contracting_dims={{1}}"
+PASSED_ON = f"""
+    %weights = {STAGE} parameter(0)
+    %first = {ROWS} parameter(1)
+    {PRODUCT} // runs=TRIPS
+    %done = {ROWS} tanh({ROWS} %product) // result, runs=TRIPS
+    %received = {ROWS} collective-permute({ROWS} %done) // runs=TRIPS
+"""
+
+
+def pipeline(trips: int, text: str = PASSED_ON) -> Trace:
+    return drawn(SLOW, PRODUCT, program(text.replace("TRIPS", str(trips)), devices=4))
+
+
+def test_a_pipeline_needs_more_micro_batches() -> None:
+    (finding,) = find(ExcessWork, pipeline(trips=5)) or ()
+    # Two of five trips are useful on each device. With eight times as many micro-batches, 16 of
+    # 19 shorter ones are.
+    assert expected_us(finding) == pytest.approx(2 * 400 * (1 - 19 / 16 * 2 / 5), rel=0.001)
+    # 16 micro-batches for four stages are enough, and other loops are no pipelines.
+    assert find(ExcessWork, pipeline(trips=19)) == ()
+    own = PASSED_ON.replace(f"tanh({ROWS} %product)", f"add({ROWS} %product, {ROWS} %done)")
+    assert own != PASSED_ON
+    assert find(ExcessWork, pipeline(5, own)) == ()

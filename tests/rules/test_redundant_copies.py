@@ -5,10 +5,11 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.rules.compute.forms import RedundantCopies, UnfusedOperators
 from tb_perfadvisor.rules.finding import Table
-from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find
 from tb_perfadvisor.testing.builder import ms, us
 from tb_perfadvisor.testing.symbols import kernel, operator, xla_op
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Trace
+from tests.support.program_values import MODULE, program
 
 # segment-anything-fast's asdf_False: what `contiguous` launches in fp32 (A100, PyTorch 2.1).
 COPY = (
@@ -112,6 +113,26 @@ def test_xla_copies_count_without_an_operator() -> None:
     assert any("donate_argnums" in remedy.snippet for remedy in finding.remedies)
 
 
+ARRAY, PART = (f"bf16[16,{size},1024]{{2,1,0:T(8,128)(2,1)}}" for size in (4096, 1))
+
+
+def with_copy_of(source: str) -> Trace:
+    """A program of which 40 % is a copy within the device."""
+    text = f"%copy.8 = {ARRAY} copy({ARRAY} {source})"
+    copy = xla_op("copy.8", text, kind=EventKind.COPY, module=MODULE)
+    fusion = f"%fusion.3 = {ARRAY} fusion({ARRAY} %p0), kind=kLoop"
+    computed = xla_op("fusion.3", fusion, module=MODULE)
+    direction = {"direction": CopyDirection.DEVICE_TO_DEVICE}
+    drawing = """
+        cell 1ms
+        step  |..........|..........|
+        main  |LSSSSSSSSS|LSSSSSSSSS|
+        tpu 0 |XXXXXXssss|XXXXXXssss|
+    """
+    symbols = {"s": replace(copy, copy=direction), "X": computed}
+    return draw(drawing, legend=symbols, device="TPU v5e")
+
+
 @pytest.mark.parametrize(
     ("source", "expected_ms"),
     [
@@ -123,20 +144,21 @@ def test_xla_copies_count_without_an_operator() -> None:
     ],
 )
 def test_copies_of_arguments_go_if_they_are_donated(source: str, expected_ms: int) -> None:
-    array = "bf16[16,4096,1024]{2,1,0:T(8,128)(2,1)}"
-    slow = """
-        cell 1ms
-        step  |..........|..........|
-        main  |LSSSSSSSSS|LSSSSSSSSS|
-        tpu 0 |XXXXXXssss|XXXXXXssss|
-    """
-    direction = {"direction": CopyDirection.DEVICE_TO_DEVICE}
-    copy = xla_op("copy.8", f"%copy.8 = {array} copy({array} {source})", kind=EventKind.COPY)
-    computed = xla_op("fusion.3", f"%fusion.3 = {array} fusion({array} %p0), kind=kLoop")
-    symbols = {"s": replace(copy, copy=direction), "X": computed}
-    (finding,) = find(RedundantCopies, slow, legend=symbols, device="TPU v5e") or ()
+    (finding,) = find(RedundantCopies, with_copy_of(source)) or ()
     assert finding.saving is not None
     assert finding.saving.expected_ns == 2 * ms(expected_ms)
+
+
+@pytest.mark.parametrize(("note", "count"), [("", 0), ("// aliased", 1)])
+def test_a_copy_for_an_update_belongs_to_the_missing_donation(note: str, count: int) -> None:
+    updated = program(f"""
+        %cache = {ARRAY} parameter(0) {note}
+        %new = {PART} parameter(1)
+        %copy.8 = {ARRAY} copy({ARRAY} %cache)
+        %update = {ARRAY} dynamic-update-slice({ARRAY} %copy.8, {PART} %new) // result
+    """)
+    trace = replace(with_copy_of("%cache"), programs=(updated,))
+    assert len(find(RedundantCopies, trace) or ()) == count
 
 
 def test_fires_only_above_the_limit() -> None:

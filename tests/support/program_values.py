@@ -83,7 +83,11 @@ def program(text: str, devices: int = 1) -> Program:
         slots=columns[2],
         texts=texts,
         dimensions={row: _numbers_of(text) for row, text in texts.items() if " broadcast(" in text},
-        groups={row: devices for row, opcode in enumerate(opcodes) if opcode.startswith("all-")},
+        groups={
+            row: devices
+            for row, opcode in enumerate(opcodes)
+            if opcode.startswith(("all-", "collective-"))
+        },
         paths={},
         lines=dict.fromkeys(range(len(opcodes)), "model.py:37"),
     )

@@ -27,6 +27,7 @@ from tb_perfadvisor.signals.device.copies import tensor_copies
 from tb_perfadvisor.signals.device.device_work import operators_of, time_within
 from tb_perfadvisor.signals.device.gathers import gathered_matrices
 from tb_perfadvisor.signals.host.call_tree import source_line
+from tb_perfadvisor.signals.program.updates import undonated_copies
 from tb_perfadvisor.signals.tpu.xla_operations import copied_arguments, passed_copies
 from tb_perfadvisor.signals.work.fusible_work import FusibleWork, fusible_work
 from tb_perfadvisor.signals.work.layer_forms import (
@@ -346,7 +347,8 @@ class RedundantCopies(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         copies = tensor_copies(signals)
-        is_apart = ~is_in(copies.rows, fusible_work(signals).rows)
+        elsewhere = np.concatenate([fusible_work(signals).rows, undonated_copies(signals)])
+        is_apart = ~is_in(copies.rows, elsewhere)
         rows, operators = copies.rows[is_apart], copies.operators[is_apart]
         then_ns = signals.trace.events.duration_ns[rows] // 2
         then_ns[is_in(rows, copied_arguments(signals))] = 0

@@ -37,9 +37,16 @@ from tb_perfadvisor.signals.program.graph import (
     takes_known_part,
     total_ns,
 )
-from tb_perfadvisor.signals.program.loop_work import Avoidable, AvoidableWork, loop_work
+from tb_perfadvisor.signals.program.loop_work import (
+    EXCHANGES,
+    LEAST_NS,
+    Avoidable,
+    AvoidableWork,
+    loop_work,
+)
 from tb_perfadvisor.signals.program.loops import reached
 from tb_perfadvisor.signals.program.moved_rows import is_one_hot_matrix, one_hot_products
+from tb_perfadvisor.signals.program.same_along import repeated_along
 from tb_perfadvisor.signals.program.useful_work import (
     PartlyUsed,
     costly_orders,
@@ -60,8 +67,6 @@ _LEAST_ARRAY = 0.002
 """Share of the window that moving an array has to take before operations are joined for it."""
 _ON_CHIP = 0.1
 """What a byte in the chip's own memory costs, relative to one in the device's memory."""
-_LEAST_NS = 1000.0
-"""What an operation takes, however small it is."""
 _INFLATED = 2.0
 """How much larger an array inside is than any that crosses the border."""
 _MOST_NEEDED = 0.7
@@ -94,7 +99,6 @@ _UNKNOWN = frozenset(
     }
 )
 """How long these need depends on more than the size of their arrays."""
-_EXCHANGES = ("all-", "collective-", "reduce-scatter")
 
 
 class Excess(Struct, frozen=True):
@@ -149,7 +153,7 @@ class Excess(Struct, frozen=True):
 def excess_work(signals: Signals) -> tuple[Excess, ...]:
     """The parts that do much more than they need, the largest excess first."""
     found = [excess for program in _programs(signals) for excess in program.in_excess()]
-    found += [_of_work(work) for work in loop_work(signals)]
+    found += [_of_work(work) for work in (*loop_work(signals), *repeated_along(signals))]
     found += [
         _of_work(work) for program in _programs(signals) for work in program.passes_over_arrays()
     ]
@@ -514,7 +518,7 @@ class _Operations:
             product_ns,
             elements_ns,
             unknown_ns,
-            _LEAST_NS * max(self.count[name] for name in part),
+            LEAST_NS * max(self.count[name] for name in part),
             max((self._elements(*each) for each in (*read.items(), *leaves.items())), default=1),
         )
 
@@ -607,7 +611,7 @@ class _Operations:
 
     def _is_known(self, name: str) -> bool:
         opcodes = {self.program.name_of(row): row for row in self.rows[name]}
-        is_exchange = any(opcode.startswith(_EXCHANGES) for opcode in opcodes)
+        is_exchange = any(opcode.startswith(EXCHANGES) for opcode in opcodes)
         products = (row for opcode, row in opcodes.items() if opcode in PRODUCTS)
         return (
             not opcodes.keys() & _UNKNOWN

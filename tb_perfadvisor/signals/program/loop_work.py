@@ -8,7 +8,7 @@ rest of the loop goes through the device's memory.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from msgspec import Struct
@@ -21,20 +21,27 @@ from tb_perfadvisor.signals.program.graph import (
     Running,
     arithmetic_ns,
     count_of,
+    matrix_unit_side,
     origin,
     readers,
     running_programs,
     single_elements_ns,
     total_ns,
 )
-from tb_perfadvisor.signals.program.loops import ComputedBefore, LoopValues, loops_of, reached
+from tb_perfadvisor.signals.program.loops import (
+    ComputedBefore,
+    LoopValues,
+    cycles,
+    loops_of,
+    reached,
+)
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, least_product_ns
 from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tb_perfadvisor.units import NS_PER_S
 
-_LEAST_NS = 1000.0
+LEAST_NS = 1000.0
 """What an operation takes, however small it is."""
 _MOVES = frozenset(
     (*SAME_ELEMENTS, *FREE, "dynamic-slice", "dynamic-update-slice", "slice", "add", "compare")
@@ -42,6 +49,11 @@ _MOVES = frozenset(
 _OF_PRODUCTS = frozenset(
     (*SAME_ELEMENTS, *FREE, "add", "dynamic-slice", "multiply", "reduce", "select", "slice")
 )
+EXCHANGES = ("all-", "collective-", "reduce-scatter")
+_REDUCTIONS = ("all-reduce", "all-reduce-start", "reduce-scatter")
+_PASSES_ON = ("collective-permute", "collective-permute-start")
+_MICRO_BATCHES_PER_STAGE = 4
+"""With more, little is left to gain (Huang et al., "GPipe", 2019)."""
 _TAKES = ("slice", "dynamic-slice")
 _LARGEST_SHARE_OF_MEMORY = 0.25
 """What arrays of all trips may take of a device's memory."""
@@ -53,6 +65,9 @@ class Avoidable(Enum):
     WHOLE = "no trip depends on the one before in anything"
     PART = "something that each trip does could be done for all trips at once"
     AGAIN = "a trip computes what the trip before has computed"
+    SUMS = "what trips add up is summed over the devices in each trip"
+    BUBBLE = "a pipeline of devices fills and drains"
+    SAME = "an operation computes the same for all elements along a dimension"
     PASSES = "several passes read the same array, though none needs another's result"
 
 
@@ -61,7 +76,7 @@ class AvoidableWork(Struct, frozen=True):
 
     running: Running
     trips: float
-    """Of the loop, or passes over the array."""
+    """Of the loop, passes over the array, or elements that are the same."""
     names: tuple[str, ...]
     """The operation that would gain most first."""
     time_ns: float
@@ -84,7 +99,8 @@ def loop_work(signals: Signals) -> tuple[AvoidableWork, ...]:
         serial = frozenset().union(*(loop.serial for loop in loops))
         for values in loops:
             loop = _Loop(signals, running, values, serial, bytes_per_s)
-            found += [work for work in (loop.work(), loop.computed_again()) if work is not None]
+            works = loop.work(), loop.computed_again(), loop.summed_in_each_trip(), loop.bubble()
+            found += [work for work in works if work is not None]
     return tuple(found)
 
 
@@ -179,6 +195,119 @@ class _Loop:
             kind=Avoidable.AGAIN,
         )
 
+    def summed_in_each_trip(self) -> AvoidableWork | None:
+        """Sums over the devices of what the loop adds up: the sum could be reduced once.
+
+        Then nothing stands between the products and their sum, so that one operation does both.
+        """
+        once, gone = dict[str, None](), dict[str, None]()
+        for row in self.program.rows_of(_REDUCTIONS):
+            adding = self._adding(row) if row in self.values.rows else set()
+            if adding:
+                once[self.program.kernel_of(row)] = None
+                gone |= {name: None for name in self.rows if self._only_adds(name, adding)}
+        gone = dict.fromkeys(self._with_waits(gone))
+        names = [*self._with_waits(once), *gone]
+        if not names:
+            return None
+        now = {name: total_ns(self.signals, [self.running.operations[name]]) for name in names}
+        moved = sum(self._bytes(name, at_once=False) * self._count(name) for name in once)
+        return AvoidableWork(
+            running=self.running,
+            trips=self.trips,
+            names=tuple(sorted(names, key=lambda name: -now[name])),
+            time_ns=sum(now.values()),
+            needed_ns=sum(0.0 if name in gone else now[name] / self.trips for name in names),
+            moved_bytes=moved,
+            border_bytes=moved / self.trips,
+            kind=Avoidable.SUMS,
+        )
+
+    def bubble(self) -> AvoidableWork | None:
+        """The trips in which a pipeline of devices fills and drains; None if it is no pipeline.
+
+        In a pipeline, all that a trip computes from the one before has come from another device.
+        """
+        program = self.program
+        passing = [row for row in self.values.serial if program.name_of(row) in _PASSES_ON]
+        products = [row for row in self.values.serial if program.name_of(row) in PRODUCTS]
+        stays = self.values.serial - set(passing)
+        reads = {row: [of for of in program.operands(row) if of in stays] for row in stays}
+        if not passing or not products or cycles(reads):
+            return None
+        stages = max(program.groups.get(row, 1) for row in passing)
+        useful = self.trips - stages + 1
+        if useful < 1:
+            return None
+        shapes = [program.shape_of(row) for row in products]
+        rows = min(shape.elements // max(shape.dims) for shape in shapes)
+        splits = min(
+            _MICRO_BATCHES_PER_STAGE * stages // useful,
+            rows // (2 * matrix_unit_side(self.signals)),  # rows that fill the matrix unit
+        )
+        if splits < 2:
+            return None
+        needed = (splits * useful + stages - 1) / splits / self.trips
+        now = {name: total_ns(self.signals, [self.running.operations[name]]) for name in self.rows}
+        moved = sum(self._bytes(name, at_once=False) * self._count(name) for name in now)
+        return AvoidableWork(
+            running=self.running,
+            trips=self.trips,
+            names=tuple(sorted(now, key=lambda name: -now[name])),
+            time_ns=sum(now.values()),
+            needed_ns=sum(now.values()) * needed,
+            moved_bytes=moved,
+            border_bytes=moved * needed,
+            kind=Avoidable.BUBBLE,
+        )
+
+    def _adding(self, reduction: int) -> set[int]:
+        """What leads from a reduction to sums over the trips; nothing if it is read otherwise."""
+        found, pending = set[int](), [reduction]
+        while pending:
+            of = pending.pop()
+            for user in self.program.users(of):
+                is_read = bool(self.program.users(user)) or self.program.is_result[user]
+                if user in found or not is_read:
+                    continue
+                if user not in self.values.summed:
+                    if not self._is_scaled(user, of):
+                        return set()
+                    pending.append(user)
+                found.add(user)
+        return found | self.values.summed if found else found
+
+    def _is_scaled(self, user: int, of: int) -> bool:
+        """Whether a value of the loop is another one, moved or times a number."""
+        name = self.program.name_of(user)
+        if user in self.values.serial or user not in self.values.rows:
+            return False
+        if name in SAME_ELEMENTS:
+            return not self.program.is_result[user]
+        through = (*SAME_ELEMENTS, "broadcast")
+        others = [other for other in self.program.operands(user) if other != of]
+        return (
+            (name == "multiply" or (name == "divide" and of in self.program.operands(user, 0)))
+            and len(others) == 1
+            and self.program.shape_of(origin(self.program, others[0], through)).elements == 1
+        )
+
+    def _only_adds(self, name: str, adding: set[int]) -> bool:
+        """Whether an operation only adds up, or moves what others add up."""
+        rows = {row for row in self.rows[name] if self.program.name_of(row) not in FREE}
+        return bool(rows) and rows <= adding
+
+    def _with_waits(self, names: Iterable[str]) -> list[str]:
+        """Some operations, with the waits for those that run beside others in place of these."""
+        operations = self.running.operations
+        waits = {
+            start: name
+            for name, operation in operations.items()
+            if operation.opcode.endswith("-done")
+            for start in operation.instruction.operand_names
+        }
+        return [waits.get(name, name) for name in names]
+
     def _cost_ns(self, row: int) -> float:
         """What a value takes on its own."""
         if self.program.name_of(row) not in PRODUCTS:
@@ -200,7 +329,7 @@ class _Loop:
     def _at_once(self, name: str) -> float | None:
         """What an operation would take in the window; None if it would be no other work."""
         rows, runs = self.rows[name], self._count(name) / self.trips
-        if self.values.serial & set(rows):
+        if self.values.serial & set(rows) or any(map(self._is_exchange, rows)):
             return None
         if not self.values.varying & set(rows):  # once instead of in each trip
             return total_ns(self.signals, [self.running.operations[name]]) / self.trips
@@ -211,7 +340,7 @@ class _Loop:
         if work_ns is None or any(self._stays(row) for row in products):
             return None
         bytes_ns = self._bytes(name, at_once=False) / self.bytes_per_s * NS_PER_S
-        need_ns = max(work_ns, bytes_ns, _LEAST_NS)
+        need_ns = max(work_ns, bytes_ns, LEAST_NS)
         products_ns = 0.0
         for row in products:
             product = parse_instruction(self.program.texts.get(row, ""))
@@ -232,13 +361,16 @@ class _Loop:
             products_ns * self.trips,
             elements_ns,
             self._bytes(name) / self.bytes_per_s * NS_PER_S,
-            _LEAST_NS,
+            LEAST_NS,
         )
         # An operation that is slower than its arithmetic and bytes say stays so.
         slower = total_ns(self.signals, [self.running.operations[name]]) / (
             need_ns * self._count(name)
         )
         return then_ns * runs * max(slower, 1.0)
+
+    def _is_exchange(self, row: int) -> bool:
+        return self.program.name_of(row).startswith(EXCHANGES)
 
     def _shares(self, rows: list[int]) -> bool:
         """Whether all trips read the same array, or add up to one."""

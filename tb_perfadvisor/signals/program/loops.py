@@ -20,7 +20,7 @@ from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tb_perfadvisor.trace.program import Program
 
 _PASSED_ON = frozenset((*MOVES, "convert", "select"))
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     {
         *(
             "convert",
@@ -87,10 +87,14 @@ def _values_of(program: Program, loop: int, rows: set[int]) -> LoopValues:
             users[of].append(row)
     serial, summed, cyclic = set[int](), set[int](), set[int]()
     for cycle in cycles(reads):
+        if all(program.name_of(row) in MOVES for row in cycle):
+            continue  # passed on as it is
         cyclic |= cycle
         if all(program.shape_of(row).elements <= 1 for row in cycle):
             continue
-        is_read = any(user not in cycle for row in cycle for user in users[row])
+        is_read = any(
+            _is_read(program, user) for row in cycle for user in users[row] if user not in cycle
+        )
         if not is_read and _passes_on(program, cycle, _SUMS, cycle):
             summed |= cycle
         elif is_read or not _passes_on(program, cycle, _BUFFERS, cycle):
@@ -103,6 +107,11 @@ def _values_of(program: Program, loop: int, rows: set[int]) -> LoopValues:
         varying=reached(cyclic, users),
         after=reached(serial, users),
     )
+
+
+def _is_read(program: Program, row: int) -> bool:
+    """Whether anything needs a value; slices that prefetch a part have no reader of their own."""
+    return bool(program.users(row) or program.is_result[row])
 
 
 def _passes_on(
@@ -244,7 +253,7 @@ class ComputedBefore:
     def _attributes(self, row: int) -> object:
         """What else decides a value than its operands: by default, its place in the source."""
         name = self.program.name_of(row)
-        if name in _ELEMENTWISE:
+        if name in ELEMENTWISE:
             return name
         if name == "broadcast":
             return self.program.dimensions.get(row)

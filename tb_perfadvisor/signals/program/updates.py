@@ -195,10 +195,11 @@ def _dense_gradient(program: Program, row: int, slot: int) -> list[int]:
 def copied_updates(signals: Signals) -> list[FasterOperation]:
     """What donating would save: arrays that are updated in place, but in a new copy.
 
-    The copy reads and writes the array once. Whatever else reads the array can share the reading.
+    The copy reads and writes the array once. An operation that does more than to copy can share the
+    reading.
     """
-    found = [u for u in updates(signals) if u.how == "in-place" and not u.is_aliased]
-    return _priced(signals, found, (0.8, 1.3, 2.0))
+    found = undonated(signals)
+    return [*_priced(signals, found, (0.8, 1.3, 2.0)), *_without_copies(signals, found)]
 
 
 def rewritten_arrays(signals: Signals) -> list[FasterOperation]:
@@ -298,6 +299,17 @@ class Copies(NamedTuple):
 def undonated(signals: Signals) -> list[Update]:
     """Large arguments that are updated in place, but in a new copy."""
     return [u for u in updates(signals) if u.how == "in-place" and not u.is_aliased]
+
+
+def undonated_copies(signals: Signals) -> Int32:
+    """Executions of the copies that donating makes needless, in order of start."""
+    copies = [
+        operation
+        for update in undonated(signals)
+        for operation in update.running.of(update.rows)
+        if operation.opcode == "copy"
+    ]
+    return executions(signals, copies) if copies else np.empty(0, dtype=np.int32)
 
 
 @memoized

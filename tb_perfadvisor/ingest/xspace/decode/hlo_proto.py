@@ -89,6 +89,7 @@ HloProto: Final = build_messages(
         "MeshGroups": (("mesh", 1, "Mesh", False), ("axes", 2, "MeshAxisChosen", True)),
         "AliasEntry": (("parameter_number", 2, INT64, False),),
         "Aliases": (("entries", 1, "AliasEntry", True),),
+        "SourceTarget": (("source", 1, INT64, False), ("target", 2, INT64, False)),
         "PrecisionConfig": (("operand_precision", 1, INT64, True),),
         "Instruction": (
             ("name", 1, TEXT, False),
@@ -112,6 +113,7 @@ HloProto: Final = build_messages(
             ("replica_groups", 49, "ReplicaGroup", True),
             ("feature_group_count", 50, INT64, False),
             ("precision_config", 51, "PrecisionConfig", False),
+            ("source_target_pairs", 52, "SourceTarget", True),
             ("batch_group_count", 58, INT64, False),
             ("comparison_direction", 63, TEXT, False),
             ("collective_device_list", 87, "DeviceGroups", False),

@@ -11,7 +11,7 @@ Both are in the program (`HloProto`, in `/host:metadata`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import nan, prod
 from typing import Any, Final
 
@@ -378,6 +378,9 @@ def _group_sizes(instructions: list[Any], devices: int) -> dict[int, int]:
     """How many devices a collective spans, by row; all of them if it names no groups."""
     sizes = {}
     for row, instruction in enumerate(instructions):
+        if instruction.source_target_pairs:
+            sizes[row] = _chain(instruction.source_target_pairs)
+            continue
         if not instruction.opcode.startswith((b"all-", b"reduce-scatter")):
             continue
         grouped = instruction.collective_device_list
@@ -393,6 +396,17 @@ def _group_sizes(instructions: list[Any], devices: int) -> dict[int, int]:
         else:
             sizes[row] = devices
     return sizes
+
+
+def _chain(pairs: Iterable[Any]) -> int:
+    """How many devices pass an array on from one to the next."""
+    targets = {int(pair.source): int(pair.target) for pair in pairs}
+    begins = targets.keys() - targets.values()
+    device = min(begins or targets)
+    seen = {device}
+    while (device := targets.get(device, device)) not in seen:
+        seen.add(device)
+    return len(seen)
 
 
 def _devices(module: Any) -> int:
