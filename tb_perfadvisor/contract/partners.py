@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import pairwise, permutations
 
 from msgspec import Struct
@@ -42,32 +42,45 @@ class Recorded(Struct, frozen=True):
     """The directory of its run, with what else must be equal at once: its format and ranks."""
     recorded: str
     """When, in a form that sorts by time."""
-    program: tuple[str, ...] | None
-    """What it is a recording of, and on which device; None before it is analyzed."""
 
 
-def nearest_partners(captures: Sequence[Recorded]) -> dict[str, Partner]:
-    """The capture before each one, or else after it, of the same program, device and folder."""
-    folders: dict[str, list[Recorded]] = defaultdict(list)
+class Nearby(Struct, frozen=True):
+    """The captures of a folder around one of them, the nearest in time first."""
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+def nearby_captures(captures: Iterable[Recorded]) -> dict[str, Nearby]:
+    """What was recorded shortly before and after each capture in its folder, by its id."""
+    folders: dict[str, list[str]] = defaultdict(list)
     for capture in sorted(captures, key=lambda each: (each.recorded, each.id)):
-        folders[capture.folder].append(capture)
-    found: dict[str, Partner] = {}
-    for group in folders.values():
-        for at, capture in enumerate(group):
-            near = (group[max(at - _NEAR, 0) : at][::-1], group[at + 1 : at + 1 + _NEAR])
-            before, after = (
-                next((each for each in side if _may_be_same(each, capture)), None) for side in near
-            )
-            if before is not None:
-                found[capture.id] = Partner(before.id, before.id, capture.id, "recorded before")
-            elif after is not None:
-                found[capture.id] = Partner(after.id, capture.id, after.id, "recorded after")
-    return found
+        folders[capture.folder].append(capture.id)
+    return {
+        id: Nearby(tuple(ids[max(at - _NEAR, 0) : at][::-1]), tuple(ids[at + 1 : at + 1 + _NEAR]))
+        for ids in folders.values()
+        for at, id in enumerate(ids)
+    }
 
 
-def _may_be_same(one: Recorded, other: Recorded) -> bool:
-    """Whether nothing says that two captures are of different programs or devices."""
-    return one.program is None or other.program is None or one.program == other.program
+def nearest_partner(
+    id: str, nearby: Nearby, program_of: Callable[[str], Hashable | None]
+) -> Partner | None:
+    """The capture before one, or else after it, of the same program.
+
+    A capture whose program is unknown, because it is not analyzed yet, may be of any.
+    """
+    program = program_of(id)
+
+    def may_be_same(other: str) -> bool:
+        found = program if program is None else program_of(other)
+        return found is None or found == program
+
+    before = next(filter(may_be_same, nearby.before), None)
+    if before is not None:
+        return Partner(before, before, id, "recorded before")
+    after = next(filter(may_be_same, nearby.after), None)
+    return None if after is None else Partner(after, id, after, "recorded after")
 
 
 class _Name(Struct, frozen=True):

@@ -70,12 +70,33 @@ class Requests:
 
 def programs_below(root: str | os.PathLike[str]) -> list[Path]:
     """The directories of runs whose programs can be asked, without following links."""
-    return [path for path in _directories(root) if _lives(path)]
+    return [path for path in _directories(root) if can_be_asked(path)]
+
+
+def can_be_asked(directory: Path) -> bool:
+    """Whether a program has said that it can be asked, and has not ended since."""
+    path = directory / PROGRAM
+    if not _is_own(path):
+        return False
+    try:
+        said = json.loads(path.read_bytes()[:_MOST_BYTES])
+        process, is_here = int(said["process"]), said["host"] == socket.gethostname()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    if process <= 0 or not is_here or not hasattr(os, "geteuid"):
+        return process > 0
+    try:
+        os.kill(process, 0)  # looks, and sends nothing
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def ask(directory: Path) -> Answer:
     """Ask the program of a run to record its next steps."""
-    if not _lives(directory):
+    if not can_be_asked(directory):
         return "cannot be asked"
     try:
         os.close(os.open(directory / REQUEST, _NEW, 0o600))
@@ -108,24 +129,3 @@ def _is_own(path: str | Path) -> bool:
         return False
     is_ours = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
     return stat.S_ISREG(found.st_mode) and is_ours and found.st_nlink == 1
-
-
-def _lives(directory: Path) -> bool:
-    """Whether a program has said that it can be asked, and has not ended since."""
-    path = directory / PROGRAM
-    if not _is_own(path):
-        return False
-    try:
-        said = json.loads(path.read_bytes()[:_MOST_BYTES])
-        process, is_here = int(said["process"]), said["host"] == socket.gethostname()
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    if process <= 0 or not is_here or not hasattr(os, "geteuid"):
-        return process > 0
-    try:
-        os.kill(process, 0)  # looks, and sends nothing
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

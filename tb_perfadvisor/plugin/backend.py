@@ -11,7 +11,13 @@ import msgspec
 from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
-from tb_perfadvisor.contract.partners import Partner, suggest_partners
+from tb_perfadvisor.contract.partners import (
+    Nearby,
+    Partner,
+    Recorded,
+    nearby_captures,
+    suggest_partners,
+)
 from tb_perfadvisor.ingest.profile_tab import profile_target
 from tb_perfadvisor.plugin.catalog import Catalog, Entry
 from tb_perfadvisor.plugin.log_directories import Surroundings, roots_of
@@ -34,7 +40,9 @@ class Neighbors(msgspec.Struct, frozen=True):
     """
 
     partners: Mapping[str, tuple[Partner, ...]]
-    """What to compare each capture with, by its id."""
+    """What to compare each capture with by its name, by its id."""
+    nearby: Mapping[str, Nearby]
+    """What was recorded before and after each capture, by its id."""
     recordings: Mapping[object, int]
     """How often the run of a series was recorded."""
 
@@ -139,7 +147,17 @@ def _neighbors_of(entries: Collection[Entry]) -> Neighbors:
     named = [
         msgspec.structs.replace(entry.capture, id=entry.id, run=entry.run) for entry in entries
     ]
-    return Neighbors(suggest_partners(named), Counter(entry.series for entry in entries))
+    return Neighbors(
+        suggest_partners(named),
+        nearby_captures(_as_recorded(entry) for entry in entries),
+        Counter(entry.series for entry in entries),
+    )
+
+
+def _as_recorded(entry: Entry) -> Recorded:
+    capture, folder = entry.capture, entry.run.rpartition("/")[0]
+    alike = f"{entry.root.path}\0{folder}\0{capture.format}\0{len(capture.files)}"
+    return Recorded(entry.id, alike, entry.recorded)
 
 
 def _listens_here_only(flags: Any) -> bool:

@@ -6,6 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import PerfAdvisorError, StoreError, UnexpectedError, log_bug
+from tb_perfadvisor.ingest.profile_tab import is_dated
+from tb_perfadvisor.ingest.trace_names import session_label
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.plugin import log
 from tb_perfadvisor.plugin.log_directories import Root, grouped_id, grouped_run
@@ -57,6 +60,15 @@ class Entry(Struct, frozen=True):
         return grouped_run(self.root.group, self.series[1])
 
     @property
+    def recorded(self) -> str:
+        """When it was recorded, in the form of session names: by its name, or by its files."""
+        session = self.capture.session
+        if is_dated(session.partition(".")[0]):
+            return session
+        changed_ns = max(file.mtime_ns for file in self.capture.files)
+        return session_label(changed_ns) if changed_ns > 0 else ""
+
+    @property
     def run_digest(self) -> str:
         """Tells its run from all others, in what users say about findings."""
         return run_digest(self.root.path, self.series_name)
@@ -81,6 +93,8 @@ class Snapshot(Struct, frozen=True):
     is_complete: bool = True
     gaps: tuple[str, ...] = ()
     """What was not scanned and why, as phrases."""
+    programs: tuple[Path, ...] = ()
+    """The directories of runs whose programs can be asked to record."""
 
 
 class Catalog:
@@ -94,6 +108,8 @@ class Catalog:
         self.roots = roots
         self._local = _Scanner(tuple(root for root in roots if not root.is_remote))
         self._remote = _Scanner(tuple(root for root in roots if root.is_remote))
+        self._joined: tuple[Snapshot, Snapshot, Snapshot] | None = None
+        """The last snapshots of both, and one of all."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -101,14 +117,10 @@ class Catalog:
         local, remote = self._local.snapshot, self._remote.snapshot
         if not self._remote.roots or not self._local.roots:
             return local if self._local.roots else remote
-        return Snapshot(
-            MappingProxyType({**local.entries, **remote.entries}),
-            local.rejected + remote.rejected,
-            local.problems + remote.problems,
-            local.scanned_files + remote.scanned_files,
-            local.is_complete and remote.is_complete,
-            local.gaps + remote.gaps,
-        )
+        joined = self._joined
+        if joined is None or joined[0] is not local or joined[1] is not remote:
+            joined = self._joined = local, remote, _join(local, remote)
+        return joined[2]
 
     @property
     def is_scanning(self) -> bool:
@@ -137,6 +149,18 @@ class Catalog:
             scanner.start()
         for scanner in (self._local, self._remote):
             scanner.wait(deadline - time.monotonic())
+
+
+def _join(local: Snapshot, remote: Snapshot) -> Snapshot:
+    return Snapshot(
+        MappingProxyType({**local.entries, **remote.entries}),
+        local.rejected + remote.rejected,
+        local.problems + remote.problems,
+        local.scanned_files + remote.scanned_files,
+        local.is_complete and remote.is_complete,
+        local.gaps + remote.gaps,
+        local.programs,
+    )
 
 
 class _Scanner:
@@ -229,14 +253,18 @@ class _Scanner:
 
     def _list_captures(self) -> Snapshot:
         from tb_perfadvisor.ingest.discovery import discover
+        from tb_perfadvisor.instrument.record_requests import programs_below
 
         entries: dict[str, Entry] = {}
         rejected: list[tuple[str, str]] = []
         problems: list[Problem] = []
         gaps: list[str] = []
+        programs: list[Path] = []
         scanned_files, is_complete = 0, True
         for root in self.roots:
             self._listed = root
+            if not root.is_remote:
+                programs += programs_below(root.path)
             try:
                 listing = self._listings[root] = discover(root.path, root.boundary)
             except StoreError as error:
@@ -270,6 +298,7 @@ class _Scanner:
             scanned_files,
             is_complete and not problems,
             tuple(gaps),
+            tuple(programs),
         )
 
     def _warn(self, snapshot: Snapshot) -> None:

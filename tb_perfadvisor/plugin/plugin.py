@@ -21,7 +21,7 @@ from tb_perfadvisor.plugin.responses import (
     respond_error,
     respond_file,
 )
-from tb_perfadvisor.plugin.routes import listing, recording
+from tb_perfadvisor.plugin.routes import listing
 
 
 class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoard has no types
@@ -94,7 +94,7 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
     if parts == ["record"]:
         _require(request, "POST")
         require_same_origin(request)
-        return recording.record(request, backend)
+        return listing.record(request, backend)
     _require(request, "GET", "HEAD")
     match parts:
         case ["captures"]:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.contract.partners import Recorded, nearest_partners, suggest_partners
+from tb_perfadvisor.contract.partners import (
+    Recorded,
+    nearby_captures,
+    nearest_partner,
+    suggest_partners,
+)
 from tb_perfadvisor.ingest.captures import Capture
 
 
@@ -90,16 +95,17 @@ def test_number_of_partners_is_bounded() -> None:
     assert len(suggested(*captures)["a"]) == 4
 
 
-def recorded(
-    id: str, minute: int, program: str | None = "train.py", folder: str = "lm"
-) -> Recorded:
-    known = None if program is None else ("pytorch", "NVIDIA H100", program)
-    return Recorded(id, folder, f"2026_01_01_00_{minute:02}_00", known)
+def recorded(id: str, minute: int, folder: str = "lm") -> Recorded:
+    return Recorded(id, folder, f"2026_01_01_00_{minute:02}_00")
 
 
-def nearest(*captures: Recorded) -> dict[str, tuple[str, str]]:
-    """Base and target of the nearest partner, by capture."""
-    return {name: (each.base, each.target) for name, each in nearest_partners(captures).items()}
+def nearest(*captures: Recorded, **programs: str | None) -> dict[str, tuple[str, str]]:
+    """Base and target of the nearest partner, by capture; the usual program is `train.py`."""
+    found = {
+        id: nearest_partner(id, nearby, lambda id: programs.get(id, "train.py"))
+        for id, nearby in nearby_captures(captures).items()
+    }
+    return {id: (each.base, each.target) for id, each in found.items() if each is not None}
 
 
 def test_the_nearest_run_is_the_one_before_or_else_after() -> None:
@@ -110,12 +116,15 @@ def test_the_nearest_run_is_the_one_before_or_else_after() -> None:
 def test_other_programs_and_folders_are_passed_over() -> None:
     found = nearest(
         recorded("a", 1),
-        recorded("other", 2, "serve.py"),
+        recorded("other", 2),
         recorded("b", 3),
         recorded("far", 2, folder="x"),
+        other="serve.py",
     )
     assert found == {"a": ("a", "b"), "b": ("a", "b")}
 
 
 def test_what_is_not_analyzed_yet_may_be_the_same() -> None:
-    assert nearest(recorded("a", 1, None), recorded("b", 2)) == {"a": ("a", "b"), "b": ("a", "b")}
+    pair = {"a": ("a", "b"), "b": ("a", "b")}
+    assert nearest(recorded("a", 1), recorded("b", 2), a=None) == pair
+    assert nearest(recorded("a", 1), recorded("b", 2), b=None) == pair

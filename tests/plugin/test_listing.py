@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tb_perfadvisor.instrument import record_requests
+from tb_perfadvisor.plugin import backend, catalog
 from tb_perfadvisor.plugin.catalog import Catalog, Snapshot
+from tb_perfadvisor.plugin.results import Results
+from tb_perfadvisor.plugin.routes.listing import describe
 from tests.support.served_tab import BASE, KINETO, Tab
 from tests.support.waiting import eventually
 
@@ -84,6 +88,45 @@ def test_captures_name_what_to_compare_them_with(tab: Tab) -> None:
     (partner,) = captures["other"]["partners"]
     assert partner["id"] in (slow, fixed)
     assert partner["reason"] in ("recorded before", "recorded after")
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[object]:
+    """The first argument of each call from now on."""
+    calls: list[object] = []
+    real = getattr(owner, name)
+
+    def call(first: object, *rest: object) -> object:
+        calls.append(first)
+        return real(first, *rest)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
+def test_a_scan_is_worked_out_once(tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
+    walks = count_calls(monkeypatch, record_requests, "programs_below")
+    sortings = count_calls(monkeypatch, backend, "nearby_captures")
+    for number in range(30):
+        tab.put(f"lm/{number}")
+    monkeypatch.setattr(catalog, "LOCAL_INTERVAL_S", 3600.0)
+    for _ in range(3):
+        assert len(tab.captures()) == 30
+    assert (len(walks), len(sortings)) == (1, 1)
+
+
+def test_a_capture_is_described_without_the_others(
+    tab: Tab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        tab.put(f"lm/{number}")
+    tab.captures()
+    entries = tab.plugin.backend.catalog.snapshot.entries
+    looks = count_calls(monkeypatch, Results, "known_row")
+    for entry in entries.values():
+        (described,) = describe(tab.plugin.backend, [entry])
+        assert described["partners"]
+    # Nothing is known of its own program, so the one before it may be of the same.
+    assert len(looks) == len(entries)
 
 
 @pytest.mark.parametrize(

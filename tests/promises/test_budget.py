@@ -29,7 +29,7 @@ BUDGET = {
     # `report/tables`: the report's numbers for DuckDB, pandas and agents, who could ask for none.
     # `instrument/loops`, `instrument/loop_finder` and `continuous/python_recorder`: ten of 22
     # programs without an optimizer were not recorded, or a token or micro-batch was a step.
-    "modules": 649,
+    "modules": 648,
     "rules": 145,
     "limits that users can set": 190,
     # `analyze --tables`: all tables at once beside any format, so it is no format itself.
@@ -54,7 +54,7 @@ BUDGET = {
     # Calls that wait are told from work.
     # Loops of any program, as above, and asking a program for a recording: `record_requests`,
     # `record_now` and a route.
-    "lines of Python and TOML": 131_944,
+    "lines of Python and TOML": 131_967,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

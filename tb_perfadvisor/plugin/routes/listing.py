@@ -1,4 +1,4 @@
-"""Routes of the log directory: its captures, and problems with the setup."""
+"""Routes of the log directory: its captures, its programs, and problems with the setup."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from typing import Any
 import msgspec
 from werkzeug import wrappers
 
-from tb_perfadvisor.contract.partners import Partner, Recorded, nearest_partners
+from tb_perfadvisor.contract.partners import Partner, nearest_partner
 from tb_perfadvisor.contract.run_row import Mark, RunRow
 from tb_perfadvisor.ingest.formats import format_of
-from tb_perfadvisor.ingest.profile_tab import is_dated
 from tb_perfadvisor.ingest.recordings import order_of
-from tb_perfadvisor.ingest.trace_names import session_label
 from tb_perfadvisor.plugin.backend import Backend
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.origins import TOKEN
-from tb_perfadvisor.plugin.responses import integer, respond
+from tb_perfadvisor.plugin.responses import ApiError, integer, respond
 from tb_perfadvisor.plugin.results import Results
-from tb_perfadvisor.plugin.routes.recording import programs
 from tb_perfadvisor.remark import Remark
 from tb_perfadvisor.remarks.store import known_remarks
 
@@ -44,10 +41,27 @@ def captures(request: wrappers.Request, backend: Backend) -> wrappers.Response:
             "token": TOKEN,
             "allows_notes": not notes_hint,
             "notes_hint": notes_hint,
-            "programs": programs(request, backend),
+            "programs": 0 if notes_hint else _programs_to_ask(backend),
             **_scan(backend),
         },
     )
+
+
+def _programs_to_ask(backend: Backend) -> int:
+    from tb_perfadvisor.instrument.record_requests import can_be_asked
+
+    return sum(map(can_be_asked, backend.catalog.snapshot.programs))
+
+
+def record(request: wrappers.Request, backend: Backend) -> wrappers.Response:
+    """Ask all programs in the log directories to record their next steps."""
+    from tb_perfadvisor.instrument.record_requests import ask
+
+    if hint := backend.notes_hint(request):
+        raise ApiError(403, "programs cannot be asked at this address.", hint=hint)
+    backend.refresh()
+    answers = [ask(path) for path in backend.catalog.snapshot.programs]
+    return respond(request, {"programs": sum(each != "cannot be asked" for each in answers)})
 
 
 def rejected(request: wrappers.Request, backend: Backend) -> wrappers.Response:
@@ -150,41 +164,31 @@ def _pairs_in_series(results: Results, entries: Iterable[Entry]) -> Iterator[tup
 def describe(backend: Backend, entries: Iterable[Entry]) -> list[dict[str, Any]]:
     """Captures as the tab lists them: files, state of the analysis, row, and what to compare."""
     neighbors, remarks = backend.neighbors(), known_remarks()
-    nearest = _nearest(backend)
     return [
         {
             **_capture(backend, entry, tuple(remarks.get(entry.run_digest, {}).values())),
             "series": entry.series_name,
             "recordings": neighbors.recordings.get(entry.series, 1),
-            "partners": _partners(neighbors.partners.get(entry.id, ()), nearest.get(entry.id)),
+            "partners": _partners(backend, entry),
         }
         for entry in entries
     ]
 
 
-def _partners(named: tuple[Partner, ...], nearest: Partner | None) -> tuple[Partner, ...]:
-    """What names suggest comes first."""
+def _partners(backend: Backend, entry: Entry) -> tuple[Partner, ...]:
+    """What names suggest, and then the nearest capture of the same program and device."""
+    neighbors, entries = backend.neighbors(), backend.catalog.snapshot.entries
+    named = neighbors.partners.get(entry.id, ())
+    nearby = neighbors.nearby.get(entry.id)
+
+    def program_of(id: str) -> tuple[str, ...] | None:
+        row = backend.results().known_row(entries[id]) if id in entries else None
+        return None if row is None else (row.framework, row.device, row.program)
+
+    nearest = None if nearby is None else nearest_partner(entry.id, nearby, program_of)
     if nearest is None or any(partner.id == nearest.id for partner in named):
         return named
     return (*named, nearest)
-
-
-def _nearest(backend: Backend) -> dict[str, Partner]:
-    """The nearest capture of the same program, device and folder, by the id of each."""
-    results = backend.results()
-    recorded = []
-    for entry in backend.catalog.snapshot.entries.values():
-        row, capture = results.known_row(entry), entry.capture
-        folder = entry.run.rpartition("/")[0]
-        recorded.append(
-            Recorded(
-                id=entry.id,
-                folder=f"{entry.root.path}\0{folder}\0{capture.format}\0{len(capture.files)}",
-                recorded=_recorded(entry),
-                program=None if row is None else (row.framework, row.device, row.program),
-            )
-        )
-    return nearest_partners(recorded)
 
 
 def _capture(backend: Backend, entry: Entry, remarks: tuple[Remark, ...]) -> dict[str, Any]:
@@ -203,7 +207,7 @@ def _capture(backend: Backend, entry: Entry, remarks: tuple[Remark, ...]) -> dic
         "id": entry.id,
         "run": entry.run,
         "session": entry.capture.session,
-        "recorded": _recorded(entry),
+        "recorded": entry.recorded,
         "framework": row.framework if row else format.framework,
         "format_label": format.label,
         "is_for_profile_tab": format.is_read_by_profile_tab,
@@ -217,12 +221,3 @@ def _capture(backend: Backend, entry: Entry, remarks: tuple[Remark, ...]) -> dic
         "profile_run": run,
         "profile_host": host,
     }
-
-
-def _recorded(entry: Entry) -> str:
-    """When a capture was recorded, in the form of session names: by its name, or by its files."""
-    session = entry.capture.session
-    if is_dated(session.partition(".")[0]):
-        return session
-    changed_ns = max(file.mtime_ns for file in entry.capture.files)
-    return session_label(changed_ns) if changed_ns > 0 else ""
