@@ -67,7 +67,6 @@ def write_facts(
     load: Load | None,
     parts: Parts | None,
     samples: StackSamples | None,
-    examined: Examined | None = None,
 ) -> tuple[Path, ...]:
     """Store facts beside each capture among some files; returns the files that were written."""
     captures = [file for file in files if file.name.endswith(_CAPTURES)]
@@ -79,7 +78,6 @@ def write_facts(
         load=load,
         program=_program(parts),
         lines=samples.lines if samples is not None else None,
-        examined=examined,
         recording=recording,
     )
     data = msgspec.json.encode(facts)
@@ -93,15 +91,17 @@ def write_facts(
 
 
 def add_seen(files: Iterable[Path], samples: StackSamples, examined: Examined | None) -> None:
-    """Store what has been seen up to now beside captures that were written before."""
+    """Store what has been seen up to now beside captures that were written before.
+
+    Nothing that was examined leaves what is stored as it is.
+    """
     lines = samples.lines
     for file in files:
         if file.name.endswith(SUFFIX):
             with suppress(OSError, msgspec.MsgspecError):
                 facts = msgspec.json.decode(file.read_bytes(), type=Facts)
-                file.write_bytes(
-                    msgspec.json.encode(replace(facts, lines=lines, examined=examined))
-                )
+                facts = replace(facts, lines=lines, examined=examined or facts.examined)
+                file.write_bytes(msgspec.json.encode(facts))
 
 
 @cache

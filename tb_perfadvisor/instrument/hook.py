@@ -107,7 +107,7 @@ class _RecordedProcess(HookedProcess):
         self._is_settled = False
         self._has_server = False
         """Whether calls come from other threads than the main one."""
-        self._sources = StepSources(self._step, self._on_better)
+        self._sources = StepSources(self._step, self._on_better, self._on_next)
         super().__init__(settings)
 
     @property
@@ -200,6 +200,10 @@ class _RecordedProcess(HookedProcess):
         profiler.examiner = self._new_examiner()
         profiler.continue_at(number)
         self._profiler = profiler
+
+    def _on_next(self) -> None:
+        """Record another loop, too: what was recorded before may be of calibration."""
+        self._profiler.begin_anew()
 
     def _new_examiner(self) -> Examiner | RepeatedCalls | None:
         """What looks at tensors: those of PyTorch, also below Keras, or those of TensorFlow."""

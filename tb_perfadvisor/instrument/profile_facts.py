@@ -24,6 +24,8 @@ class ProfileFacts:
         self._steps = steps
         self._number = 0
         self._files: tuple[Path, ...] = ()
+        self._looked_at = 0
+        """So many of them know what was found in their loop."""
         self._samples = StackSamples()
         self._samples.step_path = parts.step_path
         self._examiner = Examiner()
@@ -38,6 +40,7 @@ class ProfileFacts:
         self._samples.step()
         if self._examiner.is_running and self._examiner.step():
             self._samples.go_on()
+            self._add_found()
 
     def began(self) -> None:
         """The profiler runs from now on."""
@@ -46,9 +49,8 @@ class ProfileFacts:
     def written(self, capture: Path) -> None:
         """A profile was written, and the next step begins."""
         recording = Recording(by="profile", is_rich=self._is_rich)
-        found, load = self._examiner.found, self._load.end()
-        files = write_facts([capture], recording, load, self._parts, self._samples, found)
-        self._files += files
+        load = self._load.end()
+        self._files += write_facts([capture], recording, load, self._parts, self._samples)
         self._samples.go_on()
         self._load.begin()
         self._examiner.begin(self._steps)
@@ -59,4 +61,9 @@ class ProfileFacts:
         """The program records no more."""
         self._examiner.end()
         self._samples.stop()
-        add_seen(self._files, self._samples, self._examiner.found)
+        self._add_found()
+        add_seen(self._files, self._samples, None)
+
+    def _add_found(self) -> None:
+        add_seen(self._files[self._looked_at :], self._samples, self._examiner.found)
+        self._looked_at = len(self._files)

@@ -265,6 +265,8 @@ _GONE_AFTER: Final = 20
 """So many ends of several other sources of the same rank without one of the source that counts, and
 the program makes new ones all the time, such as a model for each client: all of them count."""
 _MOST_KEYS: Final = 1_000
+_MOST_SOURCES: Final = 5
+"""So many loops of a program are recorded like the first one."""
 
 
 class Rank(IntEnum):
@@ -281,14 +283,23 @@ class Rank(IntEnum):
 class StepSources:
     """Is told of each such call when it has returned."""
 
-    def __init__(self, on_step: Callable[[], None], on_better: Callable[[Rank], None]) -> None:
+    def __init__(
+        self,
+        on_step: Callable[[], None],
+        on_better: Callable[[Rank], None],
+        on_next: Callable[[], None],
+    ) -> None:
         """Prepare.
 
         `on_better` is called when steps are seen for the first time, or by a better rank than so
-        far: what was recorded until then was not of steps.
+        far: what was recorded until then was not of steps. `on_next` is called when the program
+        has moved on to another source of the same rank, once for each.
         """
         self._on_step = on_step
         self._on_better = on_better
+        self._on_next = on_next
+        self._known: set[object] = set()
+        """The sources that the program has moved on to."""
         self.rank: Rank | None = None
         """The rank of the source whose calls end steps; None before the first."""
         self._key: object = None
@@ -329,7 +340,10 @@ class StepSources:
             self._seen = (rank, key)
             if self._in_a_row < _SWITCH_AFTER:
                 return False
+            self._known.add(self._key)
             self._key = key
+            if key not in self._known and len(self._known) < _MOST_SOURCES:
+                self._on_next()
         self._in_a_row = 0
         self._others.clear()
         self._on_step()

@@ -256,7 +256,7 @@ def test_looks_go_on_after_inference_mode() -> None:
         made = layer(torch.randn(8, 16))
         if examiner.is_running:
             examiner.step()
-        else:
+        elif examiner.found is None:
             examiner.begin(4)  # as when the call of a model ends a step
         return head(made).topk(2).values
 
@@ -291,6 +291,26 @@ def examined_by(examiner: Examiner, step: Step) -> Examined:
         examiner.step()
     assert examiner.found is not None
     return examiner.found
+
+
+def test_each_loop_gets_a_look_of_its_own() -> None:
+    layer, head = nn.Linear(64, 500), nn.Linear(500, 4)
+    examiner = Examiner()
+
+    calibrating = training(layer, lambda: layer(torch.randn(8, 32, 64))[:, -1].square().mean())
+    training_step = training(head, lambda: head(layer(torch.randn(64, 64))).square().mean())
+    first = examined_by(examiner, calibrating)
+    assert first.all_of("unused")
+    assert not first.all_of("dropped gradients")
+    second = examined_by(examiner, training_step)
+    assert not second.all_of("unused")
+    assert second.all_of("dropped gradients")
+    # In a loop that was looked at before, a step is enough to know it.
+    calibrating()
+    examiner.begin(4)
+    calibrating()
+    assert examiner.step()
+    assert examiner.found is first
 
 
 def sixteen_bits(way: str) -> Step:

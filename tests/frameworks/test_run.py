@@ -182,6 +182,34 @@ void *GetPjrtApi(void) {
 """
 
 
+# What is found in the tensors of one loop says nothing about the other.
+TWO_LOOPS = """
+import json, os, pathlib, torch
+body, head = torch.nn.Linear(64, 500), torch.nn.Linear(500, 4)
+
+def is_recorded(times):
+    path = pathlib.Path(json.loads(os.environ["PERFADVISOR_RUN"])["status"], f"{os.getpid()}.json")
+    return int(json.loads(path.read_text()).get("summary", "0 ").split()[0]) >= times
+
+def train(parameters, times, loss):
+    optimizer, left = torch.optim.SGD(parameters, 0.1), 40
+    while left:
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+        left -= is_recorded(times)
+
+def calibration():
+    return body(torch.randn(8, 32, 64))[:, -1].square().mean()
+
+def training():
+    return head(body(torch.randn(64, 64))).square().mean()
+
+train(body.parameters(), 2, calibration)
+train(head.parameters(), 4, training)
+"""
+
+
 def recorded(program: str, module: str, folder: Path, **environment: str) -> str:
     return recorded_and_printed(program, module, folder, **environment)[0]
 
@@ -227,6 +255,16 @@ def test_tensors_of_programs_in_sixteen_bits_are_looked_at(is_whole: bool, tmp_p
     assert not [
         n for report in analyze_all(tmp_path) for n in report.notes if n.id == "failed-look"
     ]
+
+
+def test_each_loop_is_recorded_and_looked_at(tmp_path: Path) -> None:
+    recorded(TWO_LOOPS, "torch", tmp_path)
+    found = {
+        frozenset(each["kind"] for each in json.loads(path.read_bytes())["examined"]["observed"])
+        for path in tmp_path.rglob("*.perfadvisor.json")
+    }
+    # One of 32 rows of logits is read; the gradients of the body are not.
+    assert found == {frozenset({"unused"}), frozenset({"dropped gradients"})}
 
 
 def test_a_step_of_several_optimizers_is_one_step(tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ CALLS = {
 
 
 def steps(calls: str) -> str:
-    """The calls that ended steps, `|` where a better source was found."""
+    """The calls that ended steps, `|` where a better source was found, `>` where another was."""
     found: list[str] = []
-    sources = StepSources(lambda: found.append(now), lambda rank: found.append("|"))
+    sources = StepSources(
+        lambda: found.append(now), lambda rank: found.append("|"), lambda: found.append(">")
+    )
     for now in calls:
         sources.ended(*CALLS[now])
     return "".join(found)
@@ -35,7 +37,9 @@ def test_a_second_optimizer_belongs_to_the_step() -> None:
 
 def test_the_program_may_move_on_to_another_optimizer() -> None:
     # Ten in a row: the tenth is the first that counts.
-    assert steps("ooo" + "p" * 12) == "|ooo" + "ppp"
+    assert steps("ooo" + "p" * 12) == "|ooo" + ">ppp"
+    # Where it goes back and forth, it moves on once.
+    assert steps("o" + "p" * 11 + "o" * 11 + "p" * 11) == "|o" + ">pp" + "oo" + "pp"
 
 
 def test_an_evaluation_before_training_is_no_step_later() -> None:
@@ -62,7 +66,9 @@ def test_models_that_are_made_again_and_again_all_count() -> None:
     # A new one takes three batches; none of the first twenty others makes ten in a row.
     found: list[int] = []
     begins: list[int] = []
-    sources = StepSources(lambda: found.append(now), lambda rank: begins.append(now))
+    sources = StepSources(
+        lambda: found.append(now), lambda rank: begins.append(now), lambda: found.append(-1)
+    )
     for now in range(60):
         sources.ended(Rank.BATCH, ("train_on_batch", now // 3))
     assert found[:3] == [0, 1, 2]
@@ -77,7 +83,11 @@ def test_two_optimizers_that_take_turns_are_one_step_however_long() -> None:
 
 def test_after_a_rest_calls_of_a_model_end_steps() -> None:
     found: list[str] = []
-    sources = StepSources(lambda: found.append("s"), lambda rank: found.append(rank.name))
+    sources = StepSources(
+        lambda: found.append("s"),
+        lambda rank: found.append(rank.name),
+        lambda: found.append("next"),
+    )
     for now in "ooommm":
         sources.ended(*CALLS[now])
     assert found == ["OPTIMIZER", "s", "s", "s"]

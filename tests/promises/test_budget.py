@@ -52,9 +52,10 @@ BUDGET = {
     # A headline that says what costs, what changes it, and how surely: it had two grammars.
     # What is analyzed of a recording, and communication outside the steps: one had two numbers.
     # Calls that wait are told from work.
+    # Looks at tensors of each loop: what calibration showed stood beside the loop after it.
     # Loops of any program, as above, and asking a program for a recording: `record_requests`,
     # `record_now` and a route.
-    "lines of Python and TOML": 131_967,
+    "lines of Python and TOML": 132_053,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

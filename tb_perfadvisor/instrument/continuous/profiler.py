@@ -148,6 +148,10 @@ class ContinuousProfiler:
         self._start: Start | None = None
         self._postponed: Start | None = None
         """The recording that begins when the tensors of some steps have been looked at."""
+        self._was_postponed = False
+        """Whether the recording under way is one of these."""
+        self._looked_at: set[int] = set()
+        """The first steps of recordings that know what was found in their loop."""
         self._first_step = 0
         self._files_before: set[Path] = set()
         self._recorded_from_s = 0.0
@@ -211,6 +215,13 @@ class ContinuousProfiler:
         self.samples.stop()
         self._is_active = False
         return self._number
+
+    def begin_anew(self) -> None:
+        """The program has moved on to another loop: record it like the first one."""
+        self._schedule, self._postponed = Schedule(self._schedule.plan), None
+        if isinstance(self.examiner, Examiner):
+            self.examiner.drop()
+        self._looked_at |= {each.first_step for each in self._recordings.kept}
 
     def continue_at(self, step: int) -> None:
         """Number the steps on from another profiler's, so that their recordings differ."""
@@ -320,6 +331,7 @@ class ContinuousProfiler:
         directory = self._directory(start)
         self._files_before = files_below(directory)
         steps = self._schedule.steps_of_recording
+        self._was_postponed = False
         self._load.begin()
         self.samples.pause()
         self._recorder.start(directory, self._number, steps, is_rich=start.is_rich)
@@ -360,8 +372,10 @@ class ContinuousProfiler:
         self._recordings.add(recording, in_use)
         if self._advisor is not None:
             self._advisor.analyze(directory, self._first_step)
-        if not self._is_closed:
-            self._begin_examining()
+        if self._was_postponed:
+            self._add_found()
+        elif not self._begin_examining():
+            self._add_seen()
 
     def _files_of(self, start: Start) -> tuple[Path, ...]:
         written = files_below(self._directory(start)) - self._files_before
@@ -370,7 +384,7 @@ class ContinuousProfiler:
 
     def _begin_examining(self) -> bool:
         """Look at the tensors of the next steps, unless that was done; whether it begins."""
-        if self.examiner is None:
+        if self.examiner is None or self._is_closed:
             return False
         self.examiner.begin(self._schedule.steps_of_recording)
         if self.examiner.is_running:
@@ -384,19 +398,26 @@ class ContinuousProfiler:
         self._recording_s += duration_s or 0.0
         if self.examiner.step():
             self.samples.go_on()
-            self._add_seen()
+            self._add_found()
         self._ended_s = self._clock()
         self._recording_s += self._ended_s - began_s
         start = self._postponed
         if start is not None and not self.examiner.is_running:
             self._postponed = None
             self._begin(start)
+            self._was_postponed = True
+
+    def _add_found(self) -> None:
+        """Store what was found in the loop of the recordings that do not know it yet."""
+        self._add_seen()
+        self._looked_at |= {each.first_step for each in self._recordings.kept}
 
     def _add_seen(self) -> None:
-        """Store what was seen since beside all recordings."""
+        """Store what was seen since beside all recordings, and beside new ones what was found."""
         found = self.examiner.found if self.examiner is not None else None
         for recording in self._recordings.kept:
-            add_seen(recording.files, self.samples, found)
+            is_known = recording.first_step in self._looked_at
+            add_seen(recording.files, self.samples, None if is_known else found)
 
     def _write_facts(self, files: tuple[Path, ...], start: Start) -> tuple[Path, ...]:
         usual_s = self._schedule.usual_s
@@ -407,9 +428,8 @@ class ContinuousProfiler:
             first_step=self._first_step,
             step_ns=None if usual_s is None else round(usual_s * 1e9),
         )
-        examined = self.examiner.found if self.examiner is not None else None
         load = self._load.end()
-        return write_facts(files, recording, load, self.parts, self.samples, examined)
+        return write_facts(files, recording, load, self.parts, self.samples)
 
     def _directory(self, start: Start) -> Path:
         return self._logdir / f"step_{self._first_step:08}{RICH if start.is_rich else ''}"

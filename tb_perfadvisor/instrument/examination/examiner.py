@@ -4,29 +4,43 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tb_perfadvisor.machine.facts import Examined, FailedLook
 
+if TYPE_CHECKING:
+    from tb_perfadvisor.instrument.examination.calls import Call, Place
+
+_Operators = frozenset[tuple[str, "Place | None"]]
+"""Those that a step calls, and the lines that call them."""
+
 _FEWEST: Final = 4
 """What is the same in so many steps is not so by chance."""
+_MOST_LOOKS: Final = 5
+"""A program whose steps are never the same is not looked at all the time."""
 _ENOUGH_AFTER_S: Final = ((5.0, 1), (3.0, 2))
 """So many steps are enough where they have taken that long."""
 
 
 class Examiner:
-    """Looks at a few steps of a PyTorch program, once."""
+    """Looks at a few steps of a PyTorch program, and again where other operators run.
+
+    A look belongs to a loop. To know whether a program is still in it, a step is compared with
+    those that were looked at: by which operators its lines call.
+    """
 
     def __init__(self) -> None:
         """Nothing is looked at before `begin`."""
         self._mode: Any = None
         self._ends: list[int] = []
         self._began_s = 0.0
-        self._is_done = False
         self._steps = _FEWEST
+        self._looks: list[tuple[list[_Operators], Examined]] = []
+        """The steps that were looked at, and what was found in them."""
         self.found: Examined | None = None
-        """What was found; None before the end."""
+        """What was found in steps like those since `begin`; None before the end."""
 
     @property
     def is_running(self) -> bool:
@@ -34,10 +48,12 @@ class Examiner:
         return self._mode is not None
 
     def begin(self, steps: int) -> None:
-        """A step begins, and with it the look; once, and where nothing can be disturbed."""
-        if self._is_done or not _is_possible():
+        """A step begins, and with it the look, where nothing can be disturbed."""
+        if self.found is not None and any(each.look == "operators" for each in self.found.failed):
+            return  # nothing can be seen, and it says why
+        self.found = None
+        if len(self._looks) >= _MOST_LOOKS or not _is_possible():
             return
-        self._is_done = True
         try:
             from tb_perfadvisor.instrument.examination.watching import Watching
 
@@ -45,6 +61,7 @@ class Examiner:
         except Exception as error:  # the program must run as without it
             self.found = Examined(failed=(FailedLook.of("operators", error),))
             return
+        self._ends = []
         self._steps = max(steps, _FEWEST)
         self._began_s = time.monotonic()
         self._mode = mode
@@ -54,6 +71,13 @@ class Examiner:
     def step(self) -> bool:
         """A step ended; returns whether the look has, too."""
         self._ends.append(len(self._mode.calls))
+        if len(self._ends) == 1:
+            operators = _operators(self._mode.calls)
+            known = next((found for steps, found in self._looks if operators in steps), None)
+            if known is not None:
+                self._leave()
+                self.found = known
+                return True
         passed_s = time.monotonic() - self._began_s
         enough = [steps for seconds, steps in _ENOUGH_AFTER_S if passed_s > seconds]
         if self._mode.is_on and len(self._ends) < min(enough, default=self._steps):
@@ -63,13 +87,10 @@ class Examiner:
 
     def end(self) -> None:
         """Look no more, and keep what was found in whole steps."""
-        mode, self._mode = self._mode, None
+        mode = self._mode
         if mode is None:
             return
-        mode.is_on = False
-        failed = mode.failed.get("operators")
-        if not _leave(mode):
-            failed = FailedLook.of("operators", "a mode of the program's own was on top")
+        failed = self._leave()
         if failed is not None:
             self.found = Examined(failed=(failed,))
         elif self._ends:
@@ -78,6 +99,25 @@ class Examiner:
             begins = [0, *self._ends[:-1]]
             steps = [mode.calls[a:b] for a, b in zip(begins, self._ends, strict=True)]
             self.found = examined([step for step in steps if step], mode)
+            self._looks.append(([_operators(step) for step in steps], self.found))
+
+    def drop(self) -> None:
+        """Look no more, and find nothing: the steps were of two loops."""
+        if self._mode is not None:
+            self._leave()
+
+    def _leave(self) -> FailedLook | None:
+        """Take the mode off; returns why operators were not seen, if they were not."""
+        mode, self._mode = self._mode, None
+        mode.is_on = False
+        if not _leave(mode):
+            return FailedLook.of("operators", "a mode of the program's own was on top")
+        failed: FailedLook | None = mode.failed.get("operators")
+        return failed
+
+
+def _operators(calls: Sequence[Call]) -> _Operators:
+    return frozenset((call.name, call.place) for call in calls)
 
 
 def _is_possible() -> bool:

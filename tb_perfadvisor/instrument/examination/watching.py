@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+import torch._dynamo  # which the first operator under a mode would import, in a step
 from msgspec import Struct
 from numpy.typing import NDArray
 from torch import Tag, Tensor
