@@ -617,6 +617,12 @@ export interface CategoryBytes {
   category: string;
   bytes: number;
 }
+/** One category over time. */
+export interface CategoryCourse {
+  category: string;
+  bytes: number[];
+  step_end_bytes: number[];
+}
 /** One cause's part of the change; each column sums exactly to that of `TimeChange`. */
 export interface CauseChange {
   cause: string;
@@ -1080,9 +1086,16 @@ export interface MemoryView {
   step_end_bytes: number[];
   step_peak_bytes: number[] | null;
   categories: CategoryBytes[];
+  course: CategoryCourse[];
+  phases: PhaseStart[];
   batch_room: LargerBatchRoom | null;
   alive: MemoryHolder[];
   alive_truncated: number;
+}
+/** The beginning of a part of a step. */
+export interface PhaseStart {
+  at_ns: number;
+  phase: string;
 }
 /** Operators of one group, over the used window. */
 export interface OperatorRow {

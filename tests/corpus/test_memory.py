@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.api import load
+from tb_perfadvisor.report.views.memory import make_memory_view
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device.memory_use import MemoryCategory, memory_categories, memory_use
 
@@ -64,3 +65,52 @@ def test_what_a_data_parallel_training_holds_at_its_peak(corpus: Path) -> None:
     }
     # The allocator's own total.
     assert sum(found.at_peak.values()) == 6_629_508_096
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hta/df_index_resolver/07019a1e",
+        "local-bench/vit_large_trace_50steps",
+        "local-torch2.13-cpu/conv_dl0_slow_rich",
+        "local-torch2.13-cpu/vit_patchdropout_gather",
+    ],
+)
+def test_categories_at_the_end_of_each_step(corpus: Path, name: str) -> None:
+    """One allocator event after the other: an address holds what was last allocated there."""
+    run = load(corpus / name)[0]
+    signals = Signals(run)
+    view, found, use = make_memory_view(signals), memory_categories(signals), memory_use(signals)
+    assert view is not None
+    assert found is not None
+    assert use is not None
+    table = signals.trace.memory
+    entries = np.flatnonzero(table.device == (-1 if use.device is None else use.device))
+    names = [category.value for category in MemoryCategory]
+    category_of = iter(found.of_each.tolist())
+    live: dict[int, tuple[str, int]] = {}
+    held = dict.fromkeys(names, 0)
+    at_ends: list[dict[str, int]] = []
+    ends = [*view.step_end_ns]
+    for at_ns, address, change in zip(
+        *(column[entries].tolist() for column in (table.at_ns, table.address, table.bytes)),
+        strict=True,
+    ):
+        while ends and ends[0] < at_ns:
+            at_ends.append(dict(held))
+            ends.pop(0)
+        if address in live:
+            category, size = live.pop(address)
+            held[category] -= size
+        if change > 0:
+            live[address] = names[next(category_of)], change
+            held[live[address][0]] += change
+    at_ends += [dict(held)] * len(ends)
+    known = [course for course in view.course if course.category not in ("parameters", "earlier")]
+    assert known
+    for course in known:
+        expected = [held[course.category] for held in at_ends]
+        assert course.step_end_bytes == expected, course.category
+    if not view.is_relative:
+        totals = np.sum([course.step_end_bytes for course in view.course], axis=0)
+        assert totals.tolist() == view.step_end_bytes

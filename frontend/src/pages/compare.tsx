@@ -12,7 +12,7 @@ import { type Load, attempts } from "../state/polling";
 import { compareLink, compared, go, selectedId } from "../state/store";
 import { frameworkName, matchesQuery } from "../text";
 import { comparisonsOf } from "./comparisons";
-import { captureName, nameOf, repeatedRuns } from "./capture-name";
+import { captureName, nameOf, repeatedRuns } from "../state/capture-name";
 import { newestFirst } from "./runs/groups";
 import { Chooser } from "../widgets/chooser";
 import { RunChanges } from "./run-changes";

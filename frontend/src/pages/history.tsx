@@ -20,7 +20,7 @@ import { PageLink } from "../widgets/page-link";
 import { Prose } from "../widgets/prose";
 import { ScrollBox } from "../widgets/scroll-box";
 import { type Column, SortableTable } from "../widgets/sortable-table";
-import { captureName } from "./capture-name";
+import { captureName } from "../state/capture-name";
 import { VERDICTS } from "./run-changes";
 
 /** With more recordings, savings do not fit into the cells of the table of findings. */

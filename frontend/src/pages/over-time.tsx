@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import type { Report } from "../report";
 import { selectedCapture } from "../state/store";
-import { isRecordedAgain } from "./capture-name";
+import { isRecordedAgain } from "../state/capture-name";
 import { History } from "./history";
 import { Steps } from "./steps";
 import { Training } from "./training";

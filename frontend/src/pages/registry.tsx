@@ -5,7 +5,7 @@ import { hasTimeline } from "../timeline/has-timeline";
 import type { Report, Views } from "../report";
 import type { Capture } from "../state/answers";
 import { runViewOf } from "../state/run-view";
-import { isRecordedAgain } from "./capture-name";
+import { isRecordedAgain } from "../state/capture-name";
 import { DevicePage } from "./device";
 import { HostPage } from "./host/page";
 import { InputPage } from "./input";

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device.memory_use import (
     alive_by_operator,
     batch_room,
+    categories_at,
     memory_categories,
     memory_use,
     peak_by_step,
+    phase_starts,
 )
 
 MAX_POINTS = 1_000
@@ -36,6 +39,24 @@ class CategoryBytes(msgspec.Struct, frozen=True, kw_only=True):
     category: str
     """parameters, gradients, optimizer-state, activations, input, temporary, earlier or unknown."""
     bytes: int
+
+
+class CategoryCourse(msgspec.Struct, frozen=True, kw_only=True):
+    """One category over time."""
+
+    category: str
+    bytes: list[int]
+    """At each of the view's points."""
+    step_end_bytes: list[int]
+    """At the end of each step."""
+
+
+class PhaseStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The beginning of a part of a step."""
+
+    at_ns: int
+    phase: str
+    """forward, backward or optimizer."""
 
 
 class LargerBatchRoom(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +90,10 @@ class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
     """The most allocated memory in each step; None without steps."""
     categories: list[CategoryBytes]
     """Memory at the peak by what it is for, the largest first; empty if unknown."""
+    course: list[CategoryCourse]
+    """Memory over time by what it is for; empty if unknown."""
+    phases: list[PhaseStart]
+    """When the parts of each step begin, in order of time; empty if unknown."""
     batch_room: LargerBatchRoom | None
     """None if activations, the rest of the memory or the capacity are unknown."""
     alive: list[MemoryHolder]
@@ -87,6 +112,9 @@ def make_memory_view(signals: Signals) -> MemoryView | None:
     holders = alive_by_operator(signals, use, use.peak)
     categories, room, peaks = memory_categories(signals), batch_room(signals), peak_by_step(signals)
     held = categories.at_peak if categories is not None else {}
+    course = categories_at(signals, use.at_ns[picks])
+    at_ends = categories_at(signals, steps.host_end_ns)
+    nothing = np.zeros(len(steps), dtype=np.int64)
     return MemoryView(
         device=use.device,
         is_relative=not use.has_totals,
@@ -105,6 +133,15 @@ def make_memory_view(signals: Signals) -> MemoryView | None:
             CategoryBytes(category=category.value, bytes=size)
             for category, size in sorted(held.items(), key=lambda item: -item[1])
         ],
+        course=[
+            CategoryCourse(
+                category=category.value,
+                bytes=held_bytes.tolist(),
+                step_end_bytes=at_ends.get(category, nothing).tolist(),
+            )
+            for category, held_bytes in course.items()
+        ],
+        phases=[PhaseStart(at_ns=ns, phase=phase.value) for ns, phase in phase_starts(signals)],
         batch_room=None if room is None else LargerBatchRoom(low=room.low, high=room.high),
         alive=[
             MemoryHolder(

@@ -330,6 +330,8 @@ class MemoryCategories(Struct, frozen=True):
     """The part that grows with the batch: activations, input and temporary memory."""
     fixed_bytes: int | None
     """The rest; None if memory from before the recording is unknown."""
+    of_each: NDArray[np.int64]
+    """Index into `MemoryCategory` of each of the recorded allocations."""
 
 
 class BatchRoom(Struct, frozen=True):
@@ -368,7 +370,49 @@ def memory_categories(signals: Signals) -> MemoryCategories | None:
         held[MemoryCategory.PARAMETERS] = parameters
         held[MemoryCategory.EARLIER] = earlier - parameters
     fixed = None if earlier is None else int(use.allocated_bytes[use.peak]) - with_batch
-    return MemoryCategories({name: size for name, size in held.items() if size}, with_batch, fixed)
+    at_peak = {name: size for name, size in held.items() if size}
+    return MemoryCategories(at_peak, with_batch, fixed, category)
+
+
+def categories_at(signals: Signals, times_ns: Int64) -> dict[MemoryCategory, Int64]:
+    """Bytes of each category at some times, none of them before the first change; shape (n,).
+
+    They add up to what is allocated, without what is unknown from before the recording. Categories
+    without memory are left out; empty if categories are unknown.
+    """
+    use, categories = memory_use(signals), memory_categories(signals)
+    if use is None or use.allocations is None or categories is None:
+        return {}
+    allocations = use.allocations
+
+    def held_at(rows: NDArray[np.int64], changes_ns: Int64) -> Int64:
+        order = rows[np.argsort(changes_ns[rows], kind="stable")]
+        held = np.append(0, np.cumsum(allocations.bytes[order]))
+        return held[np.searchsorted(changes_ns[order], times_ns, "right")]
+
+    found = {}
+    for code, category in enumerate(_CATEGORIES):
+        rows = np.flatnonzero(categories.of_each == code)
+        found[category] = held_at(rows, allocations.at_ns) - held_at(rows, allocations.freed_ns)
+    if use.has_totals:
+        earlier = np.maximum(use.allocated_at(times_ns) - np.sum(list(found.values()), axis=0), 0)
+        trained = categories.at_peak.get(MemoryCategory.PARAMETERS, 0)
+        found[MemoryCategory.PARAMETERS] = np.minimum(earlier, trained)
+        found[MemoryCategory.EARLIER] = earlier - found[MemoryCategory.PARAMETERS]
+    return {category: held for category, held in found.items() if held.any()}
+
+
+def phase_starts(signals: Signals) -> list[tuple[int, Phase]]:
+    """When the passes of each step begin, in order of time; empty unless all are recorded."""
+    starts = _starts(signals)
+    if starts is None:
+        return []
+    begins = (signals.steps.host_start_ns, *starts)
+    phases = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+    return sorted(
+        ((ns, phase) for times, phase in zip(begins, phases, strict=True) for ns in times.tolist()),
+        key=lambda start: start[0],
+    )
 
 
 @memoized

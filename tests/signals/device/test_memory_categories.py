@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device.memory_use import (
     MemoryCategory,
     batch_room,
+    categories_at,
     forward_device_ns,
     memory_categories,
     peak_by_step,
+    phase_starts,
 )
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 
@@ -79,6 +82,24 @@ def test_the_life_of_an_allocation_tells_what_it_is_for() -> None:
     assert (found.with_batch_bytes, found.fixed_bytes) == (9 * GIB, 10 * GIB)
 
 
+def test_categories_over_time_add_up_to_what_is_allocated() -> None:
+    held = categories_at(training(), np.array([ms(4), ms(8), ms(10), ms(14)]))
+    # 3 of the 9 GiB from before are parameters. Activations of 4 and 2 live until the backward
+    # pass, gradients of 1 and 2 until the optimizer, and temporary memory in the passes only.
+    assert {category: (size // GIB).tolist() for category, size in held.items()} == {
+        MemoryCategory.PARAMETERS: [3, 3, 3, 3],
+        MemoryCategory.EARLIER: [6, 6, 6, 6],
+        MemoryCategory.ACTIVATIONS: [6, 0, 0, 6],
+        MemoryCategory.GRADIENTS: [0, 3, 0, 0],
+    }
+
+
+def test_the_passes_of_each_step() -> None:
+    names = ("forward", "backward", "optimizer")
+    starts = [(ns // ms(1), phase.value) for ns, phase in phase_starts(training())]
+    assert starts == list(zip((0, 4, 8, 10, 14, 18), names * 2, strict=True))
+
+
 def test_gradients_that_are_kept_are_from_before_the_recording() -> None:
     kept = tuple(change for change in STEP if change[2] not in (5, 6))
     found = memory_categories(training(kept, before=12))
@@ -127,3 +148,5 @@ def test_inference_has_no_categories() -> None:
     signals = Signals(run_of(builder.build()))
     assert memory_categories(signals) is None
     assert batch_room(signals) is None
+    assert categories_at(signals, np.array([ms(1)])) == {}
+    assert phase_starts(signals) == []

@@ -13,7 +13,7 @@ import { PageLink } from "../../widgets/page-link";
 import { Prose } from "../../widgets/prose";
 import type { Column } from "../../widgets/sortable-table";
 import { TrustBadge } from "../report/trust";
-import { nameOf, repeatedRuns } from "../capture-name";
+import { nameOf, repeatedRuns } from "../../state/capture-name";
 
 const ORDER: Record<SeverityName, number> = { high: 1, medium: 2, low: 3 };
 

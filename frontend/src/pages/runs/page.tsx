@@ -7,7 +7,7 @@ import { formatCount, formatDuration, formatPlural } from "../../format";
 import { useFlags, useLinked } from "../../state/linked";
 import { loadMarks, marks, pin, pinned } from "../../state/marks";
 import { captureLink, pageLink } from "../../state/store";
-import { nameOf, repeatedRuns } from "../capture-name";
+import { nameOf, repeatedRuns } from "../../state/capture-name";
 import { CopyButton } from "../../widgets/code";
 import { toCsv } from "../../widgets/csv";
 import { Head } from "../../widgets/head";

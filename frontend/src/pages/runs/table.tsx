@@ -13,7 +13,7 @@ import { PageLink } from "../../widgets/page-link";
 import { ScrollBox } from "../../widgets/scroll-box";
 import type { Column } from "../../widgets/sortable-table";
 import { useWindow } from "../../widgets/window-rows";
-import { isRecordedAgain } from "../capture-name";
+import { isRecordedAgain } from "../../state/capture-name";
 import { type Group, stepTimes } from "./groups";
 import { SparkLine } from "./spark-line";
 

@@ -1,5 +1,5 @@
 // The name of a capture among others.
-import type { Capture } from "../state/answers";
+import type { Capture } from "./answers";
 import { sessionName } from "../text";
 
 /** The runs that were recorded several times. */
