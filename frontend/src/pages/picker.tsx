@@ -9,11 +9,12 @@ import { compareLink, go } from "../state/store";
 import { frameworkName, sessionName } from "../text";
 import { Chooser, type ChooserOption } from "../widgets/chooser";
 import { PageLink } from "../widgets/page-link";
-import { captureName } from "./capture-name";
+import { captureName } from "../state/capture-name";
 import { comparisonsOf } from "./comparisons";
 import { newestFirst } from "./runs/groups";
 import { ExportMenu } from "./export-menu";
 import { Menu } from "./menu";
+import { ShareMenu } from "./share-menu";
 
 const STATUS: Partial<Record<Capture["status"], string>> = {
   queued: "queued",
@@ -69,6 +70,7 @@ export function CaptureTools({ captures, selected }: Props): JSX.Element {
       {selected?.status === "done" && !isExported && (
         <>
           {captures.length > 1 && <CompareMenu selected={selected} captures={captures} />}
+          <ShareMenu />
           <ExportMenu urlOf={(format) => exportUrl(selected.id, format)} />
         </>
       )}
