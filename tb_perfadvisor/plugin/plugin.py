@@ -151,8 +151,14 @@ def _route_of_capture(
             return documents.history(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "window"]:
             return events.window(request, backend, backend.entry(capture_id))
+        case ["captures", capture_id, "event"]:
+            return events.event(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "search"]:
             return events.search(request, backend, backend.entry(capture_id))
+        case ["captures", capture_id, "sums"]:
+            return events.sums(request, backend, backend.entry(capture_id))
+        case ["captures", capture_id, "path"]:
+            return events.path(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "excerpt"]:
             return events.excerpt(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "export"]:

@@ -18,6 +18,7 @@ from tests.support.browser import (
     read,
     report_at,
     serving,
+    text_of,
     violations,
 )
 from tests.support.kineto_files import event, to_bytes
@@ -26,7 +27,7 @@ Served = tuple[str, str]
 SLOW = "dataset.py(9): __getitem__"
 RECORDED = "local-torch2.13-cpu/conv_dl0_slow_rich"
 # As in frontend/src/timeline/layout.ts and drawing.ts.
-HEAD_PX, NAME_PX, LANE_PX = 41, 18, 17
+HEAD_PX, NAME_PX, LANE_PX = 56, 18, 17
 
 
 def slow_items() -> bytes:
@@ -181,9 +182,53 @@ def test_keys_move_zoom_and_choose(shown: Callable[..., Any]) -> None:
     tab.get_by_text(re.compile("^12 events, ")).wait_for()
     tab.get_by_role("button", name="Next match").click()
     assert "__getitem__" in chosen(tab)
-    # A quarter of the picture is the event.
-    first, last = redrawn(canvas, whole)
-    assert last - first == pytest.approx(80_000_000, rel=0.02)
+    # The zoom stays, and the list has the sums.
+    tab.get_by_role("button", name="List").click()
+    found = tab.get_by_role("group", name="Events found").get_by_role("row")
+    assert found.count() == 1 + 12
+    first, last = drawn(canvas)
+    assert last - first == pytest.approx(end - begin, rel=0.001)
+
+
+def test_a_range_is_summed_up_and_its_address_shows_the_same(
+    shown: Callable[..., Any], served: Served, visitor: Visitor
+) -> None:
+    tab = shown(view="timeline")
+    canvas = tab.locator("canvas[data-drawn]").first
+    canvas.scroll_into_view_if_needed()
+    box, mouse = canvas.bounding_box(), canvas.page.mouse
+    begin, end = drawn(canvas)
+    mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 30)
+    mouse.down()
+    mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 30, steps=4)
+    mouse.up()
+    sums = tab.get_by_role("region", name="Time in the selected range")
+    causes = sums.get_by_role("group", name="Causes in the range").get_by_role("row")
+    causes.filter(has_text="Waiting for input").wait_for()
+    # The zoom stays.
+    assert drawn(canvas) == (begin, end)
+    sums.get_by_label("Compare with the same part of").select_option("step-2")
+    sums.get_by_role("columnheader", name="Difference").wait_for()
+    expected = text_of(sums)
+    page = canvas.page
+    eventually(page, lambda: "range" in page.url and "beside" in page.url)
+    ((first, last),) = (map(int, ends) for ends in re.findall(r"range=(\d+)-(\d+)", page.url))
+    assert last - first == pytest.approx(0.3 * (end - begin), rel=0.02)
+    again = visitor.open(page.url)
+    again.get_by_role("columnheader", name="Difference").wait_for()
+    assert text_of(again.get_by_role("region", name="Time in the selected range")) == expected
+    assert drawn(again.locator("canvas[data-drawn]").first) == (begin, end)
+    assert violations(again) == []
+    again.get_by_role("application").press("Escape")
+    again.get_by_role("region", name="Time in the selected range").wait_for(state="detached")
+
+
+def test_the_summary_is_copied(shown: Callable[..., Any]) -> None:
+    tab = shown()
+    tab.get_by_text("Share", exact=True).click()
+    tab.get_by_role("button", name="Copy summary").click()
+    tab.get_by_role("button", name="Copied").wait_for()
+    assert violations(tab) == []
 
 
 def test_the_wheel_and_dragging_move_it(shown: Callable[..., Any]) -> None:
@@ -212,7 +257,7 @@ def test_the_wheel_and_dragging_move_it(shown: Callable[..., Any]) -> None:
 def test_it_is_accessible(shown: Callable[..., Any], width: int, dark: bool) -> None:
     for values in (
         {},
-        {"view": "timeline", "table": "1", "find": "getitem"},
+        {"view": "timeline", "table": "1", "find": "getitem", "list": "1", "path": "1"},
     ):
         tab = shown(width=width, dark=dark, **values)
         assert violations(tab) == []

@@ -46,13 +46,10 @@ def test_window_returns_the_events_in_a_range(tab: Tab) -> None:
     assert (window["worker"], window["from_ns"], window["to_ns"]) == (0, 90, 200)
     assert window["texts"] == ["b"]
     assert (window["boxes"]["start_ns"], window["boxes"]["duration_ns"]) == ([10], [50])
-    assert window["event"] is None
-    whole = tab.get(f"{address}?event=0").json
+    whole = tab.get(address).json
     assert (whole["worker"], whole["from_ns"], whole["to_ns"]) == (0, 0, 150)
     assert whole["boxes"]["count"] == [1, 1]
-    assert (whole["event"]["name"], whole["event"]["kind"]) == ("a", "operator")
-    assert tab.get(f"{address}?event=99").json["event"] is None
-    assert tab.get(f"{address}?finding=2").json == {**whole, "event": None}
+    assert tab.get(f"{address}?finding=2").json == whole
     assert tab.get(f"{address}?worker=1").status_code == 404
 
 
@@ -60,7 +57,7 @@ def test_window_returns_the_events_in_a_range(tab: Tab) -> None:
     "query",
     [
         *("from_ns=-1", "from_ns=x", "from_ns=5&to_ns=5", "bins=0", f"to_ns={2**70}"),
-        *("worker=a", "event=-1", "finding=-1", f"finding={2**70}"),
+        *("worker=a", "finding=-1", f"finding={2**70}"),
     ],
 )
 def test_window_rejects_bad_queries(tab: Tab, query: str) -> None:
@@ -72,6 +69,46 @@ def test_window_rejects_bad_queries(tab: Tab, query: str) -> None:
     error_of(answer)
 
 
+def test_an_event_with_what_it_leads_to(tab: Tab) -> None:
+    tab.put("run")
+    capture_id = tab.only_id()
+    address = f"api/v1/captures/{capture_id}/event"
+    assert tab.get(f"{address}?event=0").status_code == 409
+    tab.store(capture_id, window__npz=encode_events(collect_events(Signals(run_of(draw(SLOW))))))
+    names = [tab.get(f"{address}?event={place}").json["name"] for place in range(3)]
+    assert len(set(names)) > 1
+    assert tab.get(f"{address}?event=99").json is None
+    assert tab.get(f"{address}?event=0&worker=1").status_code == 404
+    assert tab.get(f"{address}?event=-1").status_code == 400
+
+
+def test_sums_of_a_range_and_of_the_same_part_of_another_step(tab: Tab) -> None:
+    tab.put("run")
+    capture_id = tab.only_id()
+    address = f"api/v1/captures/{capture_id}/sums"
+    assert tab.get(address).status_code == 409
+    tab.store(capture_id, window__npz=encode_events(collect_events(Signals(run_of(draw(SLOW))))))
+    # The device waits for input in the first 4 ms of each step of 10 ms, and works from 5 ms on.
+    sums = tab.get(f"{address}?from_ns=2000000&to_ns=7000000").json
+    causes = {row["cause"]: row["total_ns"] for row in sums["causes"]}
+    assert (causes["input"], sum(causes.values())) == (2_000_000, 5_000_000)
+    assert sums["step"] == {"number": 0, "from_part": 0.2, "to_part": 0.7}
+    same = tab.get(f"{address}?step=1&from_part=0.2&to_part=0.7").json
+    assert (same["from_ns"], same["to_ns"]) == (12_000_000, 17_000_000)
+    assert same["causes"] == sums["causes"]
+    for query in ("from_part=x", "from_part=1e9", "from_ns=5&to_ns=5", "step=-1"):
+        assert tab.get(f"{address}?{query}").status_code == 400
+
+
+def test_the_critical_path_of_a_step(tab: Tab) -> None:
+    tab.put("run")
+    capture_id = tab.only_id()
+    tab.store(capture_id, window__npz=encode_events(collect_events(Signals(run_of(draw(SLOW))))))
+    path = tab.get(f"api/v1/captures/{capture_id}/path?step=1").json
+    assert path["step"] == 1
+    assert sum(end - start for _, start, end in path["segments"]) == 10_000_000
+
+
 def test_search_finds_events_by_name(tab: Tab) -> None:
     tab.put("run")
     capture_id = tab.only_id()
@@ -81,6 +118,7 @@ def test_search_finds_events_by_name(tab: Tab) -> None:
     found = tab.get(f"{address}?text=B").json
     assert (found["count"], found["total_ns"]) == (1, 50)
     assert [event["name"] for event in found["events"]] == ["b"]
+    assert [(row["name"], row["total_ns"]) for row in found["names"]] == [("b", 50)]
     for query in ("", "?text=", f"?text={'x' * 201}"):
         assert tab.get(f"{address}{query}").status_code == 400
 

@@ -24,7 +24,7 @@ export function TimelinePage({ report, captureId }: { report: Report; captureId:
     <>
       <Head
         title={`${formatDuration(worker?.duration_ns)} on ${formatPlural(report.workers.length, "rank")}`}
-        facts={["Drag to move, Ctrl and wheel to zoom, or the keys W, A, S and D"]}
+        facts={["Drag to move, drag in the head to sum up a range, Ctrl and wheel to zoom, or the keys W, A, S and D"]}
       />
       <section class="card" aria-label="Timeline">
         {offered.length > 0 && (

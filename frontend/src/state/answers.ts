@@ -138,6 +138,15 @@ export interface EventInfo {
   name: string;
   module: string;
   line: string;
+  /** Shapes, types, grid, bytes and so on, each with its label; absent in exported pages. */
+  arguments?: [label: string, value: string][];
+  /** What it comes from and leads to; only of an event that was asked for. */
+  linked?: LinkedEvent[];
+}
+
+/** An event that another one comes from (launch, operator, forward) or leads to (work, backward). */
+export interface LinkedEvent extends EventInfo {
+  link: "launch" | "operator" | "forward" | "work" | "backward";
 }
 
 /** What a timeline draws of a range of time: see `report/timeline/window.py`. */
@@ -176,8 +185,6 @@ export interface EventWindow {
   /** The time in the range that findings claim, from `from_ns`. */
   claims: { finding: number; intervals: [startNs: number, endNs: number][] }[];
   steps: [number: number, startNs: number, endNs: number][];
-  /** The event that was asked for. */
-  event?: EventInfo | null;
 }
 
 /** Events whose names contain a text: all of them counted, the longest listed in order of time. */
@@ -185,6 +192,53 @@ export interface FoundEvents {
   count: number;
   total_ns: number;
   events: EventInfo[];
+  /** Those that take the most time. */
+  names: FoundName[];
+}
+
+export interface FoundName {
+  name: string;
+  count: number;
+  total_ns: number;
+  longest: EventInfo;
+}
+
+/** The time of one operator, kernel, stream or line in a range. */
+export interface SumRow {
+  name: string;
+  count: number;
+  /** On the host, without the operators inside. */
+  own_ns: number;
+  device_ns: number;
+}
+
+export interface SumTable {
+  /** Those that take the most time first. */
+  rows: SumRow[];
+  truncated: number;
+}
+
+/** What takes the time of a range: see `report/timeline/range_sums.py`. */
+export interface RangeSums {
+  from_ns: number;
+  to_ns: number;
+  /** The step in the middle of the range, and the parts of it where the range begins and ends. */
+  step: { number: number; from_part: number; to_part: number } | null;
+  steps: number[];
+  has_device: boolean;
+  causes: { cause: string; total_ns: number }[];
+  operators: SumTable;
+  kernels: SumTable;
+  streams: SumTable;
+  lines: SumTable;
+}
+
+/** What a step waits for, back from its end: see `report/timeline/critical_path.py`. */
+export interface CriticalPath {
+  step: number | null;
+  segments: [track: number, fromNs: number, toNs: number][];
+  /** The time on each track, the longest first. */
+  tracks: [track: number, ns: number][];
 }
 
 export interface RuleInfo {

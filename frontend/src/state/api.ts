@@ -3,8 +3,8 @@ import type {
   CombinedSaving, Comparison, HistoryView, RemarkInfo, Report, TrainingView, Views,
 } from "../report";
 import {
-  ApiError, type Canceled, type Capture, type CaptureList, type Doctor, type EventWindow, type FoundEvents, type Mark, type Progress,
-  type RejectedFiles, type RuleInfo, type RulePage,
+  ApiError, type Canceled, type Capture, type CaptureList, type CriticalPath, type Doctor, type EventInfo, type EventWindow, type FoundEvents, type Mark,
+  type Progress, type RangeSums, type RejectedFiles, type RuleInfo, type RulePage,
 } from "./answers";
 import { parseAnswer } from "./answer-text";
 import { clientName } from "./client";
@@ -152,7 +152,7 @@ export async function fetchComparison(
 /** What a timeline draws; without a range, of a typical step. */
 export function fetchWindow(
   id: string,
-  wanted: { worker: number; range: { fromNs: number; toNs: number } | null; bins: number; event: number; finding?: number | undefined },
+  wanted: { worker: number; range: { fromNs: number; toNs: number } | null; bins: number; finding?: number | undefined },
   signal?: AbortSignal,
 ): Promise<EventWindow> {
   const query = new URLSearchParams({ worker: String(wanted.worker), bins: String(wanted.bins) });
@@ -160,13 +160,32 @@ export function fetchWindow(
     query.set("from_ns", String(Math.round(wanted.range.fromNs)));
     query.set("to_ns", String(Math.round(wanted.range.toNs)));
   }
-  if (wanted.event >= 0) query.set("event", String(wanted.event));
   if (wanted.finding !== undefined) query.set("finding", String(wanted.finding));
   return get<EventWindow>(`captures/${encodeURIComponent(id)}/window?${query}`, signal);
 }
 
+/** An event with its arguments and links; null if it is not there. */
+export const fetchEvent = (id: string, event: number, worker: number, signal: AbortSignal): Promise<EventInfo | null> =>
+  get<EventInfo | null>(`captures/${encodeURIComponent(id)}/event?${new URLSearchParams({ event: String(event), worker: String(worker) })}`, signal);
+
 export const searchEvents = (id: string, text: string, signal: AbortSignal): Promise<FoundEvents> =>
   get<FoundEvents>(`captures/${encodeURIComponent(id)}/search?${new URLSearchParams({ text })}`, signal);
+
+/** The sums of a range, or of a part of a step; of the typical one if its number is null. */
+export function fetchSums(
+  id: string,
+  of: { fromNs: number; toNs: number } | { step: number | null; fromPart: number; toPart: number },
+  signal: AbortSignal,
+): Promise<RangeSums> {
+  const values =
+    "fromNs" in of
+      ? { from_ns: String(Math.round(of.fromNs)), to_ns: String(Math.round(of.toNs)) }
+      : { from_part: of.fromPart.toFixed(9), to_part: of.toPart.toFixed(9), ...(of.step === null ? {} : { step: String(of.step) }) };
+  return get<RangeSums>(`captures/${encodeURIComponent(id)}/sums?${new URLSearchParams(values)}`, signal);
+}
+
+export const fetchPath = (id: string, step: number | null, signal: AbortSignal): Promise<CriticalPath> =>
+  get<CriticalPath>(`captures/${encodeURIComponent(id)}/path${step === null ? "" : `?step=${step}`}`, signal);
 
 /**
  * Downloads the events around a finding's evidence, or any events. Without a range the server

@@ -2,28 +2,37 @@
 import type { JSX } from "preact";
 import { analyzedPlace, findingIds } from "../finding-ids";
 import type { Report } from "../report";
-import type { EventInfo } from "../state/answers";
+import type { EventInfo, LinkedEvent } from "../state/answers";
+import { formatDuration, formatPlural } from "../format";
 import { openFinding } from "../state/store";
 import { CloseButton } from "../widgets/close-button";
 import { Name } from "../widgets/name";
+import { LINK_LABELS } from "./arrows";
 import { factsOf, factsOfBox } from "./event-facts";
+import type { Picture } from "./picture";
 import type { Hit } from "./plane";
 
 interface Props {
   /** As the server describes it. */
   event: EventInfo | null;
+  /** What is in view. */
+  picture: Picture;
   /** The box that it is in. */
   hit: Hit | null;
   pick: number;
   report: Report | null;
   fit(): void;
   close(): void;
+  show(event: EventInfo): void;
 }
 
-export function ChosenEvent({ event, hit, pick, report, fit, close }: Props): JSX.Element {
-  const at = hit ? ((hit.picture.startNs[hit.box] ?? 0) + (hit.picture.endNs[hit.box] ?? 0)) / 2 : 0;
-  const known = event?.event === pick ? event : null;
-  const facts = !hit ? null : known ? factsOf(known, hit.picture, at, report) : factsOfBox(hit.picture, hit.box, at, report);
+/** Of the device work of an operator, or the backward nodes. */
+const MOST_LINKED = 5;
+
+export function ChosenEvent({ event, picture, hit, pick, report, fit, close, show }: Props): JSX.Element {
+  const facts = event
+    ? factsOf(event, hit?.picture ?? picture, event.start_ns + event.duration_ns / 2, report)
+    : hit && factsOfBox(hit.picture, hit.box, ((hit.picture.startNs[hit.box] ?? 0) + (hit.picture.endNs[hit.box] ?? 0)) / 2, report);
   const findings = report?.findings ?? [];
   const ids = findingIds(findings);
   return (
@@ -47,6 +56,15 @@ export function ChosenEvent({ event, hit, pick, report, fit, close }: Props): JS
                 <dd>{label === "Source" ? <code>{value}</code> : value}</dd>
               </div>
             ))}
+            {event?.arguments?.map(([label, value]) => (
+              <div key={label}>
+                <dt>{label}</dt>
+                <dd>
+                  <Name of={value} />
+                </dd>
+              </div>
+            ))}
+            <Linked events={event?.linked ?? []} show={show} />
             {findings.filter((finding) => facts.findings.includes(analyzedPlace(findings, finding))).map((finding) => (
               <div key={finding.rule_id}>
                 <dt>Finding</dt>
@@ -61,5 +79,31 @@ export function ChosenEvent({ event, hit, pick, report, fit, close }: Props): JS
         </>
       )}
     </div>
+  );
+}
+
+/** What the event comes from and leads to. */
+function Linked({ events, show }: { events: LinkedEvent[]; show(event: EventInfo): void }): JSX.Element {
+  const shown = events.filter(({ link }, place) => place - events.findIndex((other) => other.link === link) < MOST_LINKED);
+  return (
+    <>
+      {shown.map((other) => (
+        <div key={other.event}>
+          <dt>{LINK_LABELS[other.link]}</dt>
+          <dd>
+            <button type="button" class="link-button" onClick={() => show(other)}>
+              <Name of={other.name || "(no name)"} />
+            </button>{" "}
+            {formatDuration(other.duration_ns)}
+          </dd>
+        </div>
+      ))}
+      {events.length > shown.length && (
+        <div>
+          <dt>Also</dt>
+          <dd>{formatPlural(events.length - shown.length, "linked event")}</dd>
+        </div>
+      )}
+    </>
   );
 }

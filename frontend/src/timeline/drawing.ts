@@ -1,6 +1,7 @@
 // Draws a timeline on a canvas: causes, steps and an axis above, and the rows of all tracks below.
-import type { Track } from "../state/answers";
-import { tickLabels } from "../format";
+import type { CriticalPath, EventInfo, Track } from "../state/answers";
+import { formatDuration, tickLabels } from "../format";
+import type { Arrow } from "./arrows";
 import { type Layout, LANE_PX, NAME_PX } from "./layout";
 import type { Palette } from "./palette";
 import { type Picture, firstAfter } from "./picture";
@@ -9,8 +10,11 @@ import type { Range } from "./range";
 export const CAUSES_PX = 16;
 const AXIS_PX = 20;
 const CLAIMS_PX = 5;
+const STEPS_PX = 15;
 /** What is above the rows. */
-export const HEAD_PX = CAUSES_PX + CLAIMS_PX + AXIS_PX;
+export const HEAD_PX = CAUSES_PX + CLAIMS_PX + STEPS_PX + AXIS_PX;
+/** The thickness of the critical path, in the row of a track's name. */
+const PATH_PX = 4;
 const LETTER_PX = 6.1;
 /** Narrower boxes have no text. */
 const LABELED_PX = 30;
@@ -33,6 +37,8 @@ export interface Scene {
   palette: Palette;
   /** The event that is chosen; -1 for none. */
   pick: number;
+  /** What the server says of it: it may share a box with others. */
+  chosen: EventInfo | null;
   /** The name of the event under the pointer: its namesakes are outlined. */
   hovered: string | null;
   /** If a text is searched for, whether each text of a picture has it. */
@@ -43,6 +49,10 @@ export interface Scene {
   findings: readonly number[];
   /** The cause to show alone in the ribbon. */
   cause: string | null;
+  /** The range whose time is summed up. */
+  selected: Range | null;
+  arrows: readonly Arrow[];
+  path: CriticalPath | null;
 }
 
 type Context = CanvasRenderingContext2D;
@@ -62,10 +72,15 @@ export function draw(context: Context, scene: Scene): void {
   drawClaims(context, scene, HEAD_PX, height - HEAD_PX, 0.1);
   for (const [from, to, picture] of parts(scene)) drawRows(context, scene, picture, from, to);
   drawFocus(context, scene);
+  drawChosen(context, scene);
   drawTrackNames(context, scene);
+  drawPath(context, scene);
+  drawArrows(context, scene);
   context.restore();
+  drawSteps(context, scene);
   for (const [from, to, picture] of parts(scene)) drawCauses(context, scene, picture, from, to);
   drawClaims(context, scene, CAUSES_PX + 1, CLAIMS_PX - 2, 1);
+  drawSelected(context, scene);
 }
 
 /** Each stretch of the range with the most detailed picture that covers it. */
@@ -100,12 +115,12 @@ function drawGrid(context: Context, scene: Scene): void {
   const scale = scaleOf(scene);
   const most = Math.max(2, Math.floor(width / TICK_PX));
   const label = tickLabels(range.fromNs, range.toNs, most, "ns");
-  const middle = CAUSES_PX + CLAIMS_PX + AXIS_PX / 2;
+  const middle = HEAD_PX - AXIS_PX / 2;
   context.textAlign = "left";
   for (const at of ticksIn(range, most)) {
     const x = Math.round((at - range.fromNs) * scale);
     context.fillStyle = palette.border;
-    context.fillRect(x, CAUSES_PX + CLAIMS_PX, 1, height);
+    context.fillRect(x, HEAD_PX - AXIS_PX, 1, height);
     context.fillStyle = palette.muted;
     context.fillText(label(at), x + 4, middle);
   }
@@ -114,6 +129,114 @@ function drawGrid(context: Context, scene: Scene): void {
   for (const [, start] of picture?.answer.steps ?? []) {
     const x = Math.round((start + (picture?.fromNs ?? 0) - range.fromNs) * scale);
     if (x >= 0 && x < width) context.fillRect(x, CAUSES_PX + CLAIMS_PX, 1.5, height);
+  }
+}
+
+/** A stretch of the band of steps: its time, and its labels, the longest first. */
+type Band = [startNs: number, endNs: number, labels: string[]];
+
+/** The steps of a picture, and the time of the recording that is not analyzed. */
+export function bandsOf({ answer, fromNs }: Picture): Band[] {
+  const [startNs, endNs] = answer.window_ns;
+  const outside: Band[] = [
+    [0, startNs, ["Not analyzed", "–"]],
+    [endNs, answer.whole_ns, ["Not analyzed", "–"]],
+  ];
+  const steps = answer.steps.map(([number, start, end]): Band => [start + fromNs, end + fromNs, [`Step ${number}`, String(number)]]);
+  return endNs > startNs ? [...steps, ...outside.filter(([start, end]) => start < end)] : steps;
+}
+
+/** What each stretch between the lines of steps is, also that at the margins. */
+function drawSteps(context: Context, scene: Scene): void {
+  const { range, width, palette, pictures } = scene;
+  const picture = pictures.at(-1);
+  if (!picture) return;
+  const scale = scaleOf(scene);
+  const top = CAUSES_PX + CLAIMS_PX;
+  context.fillStyle = palette.sunken;
+  context.fillRect(0, top, width, STEPS_PX);
+  context.textAlign = "left";
+  for (const [startNs, endNs, labels] of bandsOf(picture)) {
+    const [left, right] = [Math.max((startNs - range.fromNs) * scale, 0), Math.min((endNs - range.fromNs) * scale, width)];
+    const label = labels.find((text) => text.length * LETTER_PX + 8 <= right - left);
+    if (!label) continue;
+    context.fillStyle = palette.muted;
+    context.fillText(label, left + 4, top + STEPS_PX / 2 + 0.5);
+  }
+}
+
+/** Dims what is not selected, and says how long the range is. */
+function drawSelected(context: Context, scene: Scene): void {
+  const { selected, range, palette, width, height } = scene;
+  if (!selected) return;
+  const scale = scaleOf(scene);
+  const [left, right] = [(selected.fromNs - range.fromNs) * scale, (selected.toNs - range.fromNs) * scale];
+  context.globalAlpha = 0.12;
+  context.fillStyle = palette.accent;
+  context.fillRect(left, 0, right - left, height);
+  context.globalAlpha = 1;
+  for (const x of [left, right]) context.fillRect(Math.round(x) - 0.5, 0, 1, height);
+  if (right < 0 || left > width) return;
+  const text = formatDuration(selected.toNs - selected.fromNs);
+  const wide = text.length * LETTER_PX + 8;
+  const x = Math.min(Math.max((Math.max(left, 0) + Math.min(right, width) - wide) / 2, 0), width - wide);
+  context.fillRect(x, HEAD_PX - AXIS_PX + 2, wide, AXIS_PX - 4);
+  context.fillStyle = palette.surface;
+  context.fillText(text, x + 4, HEAD_PX - AXIS_PX / 2 + 0.5);
+}
+
+/** The middle of a row on the screen; of its track's name if the track is closed. */
+function middleOf({ layout, tracks, scrolled }: Scene, row: number): number {
+  const top = layout.rowTop[row] ?? -1;
+  if (top >= 0) return top + LANE_PX / 2 + HEAD_PX - scrolled;
+  const track = tracks.findIndex((each) => each.row <= row && row < each.row + each.rows);
+  return (layout.trackTop[track] ?? 0) + NAME_PX / 2 + HEAD_PX - scrolled;
+}
+
+function drawArrows(context: Context, scene: Scene): void {
+  const { arrows, range, palette, width } = scene;
+  const scale = scaleOf(scene);
+  context.strokeStyle = context.fillStyle = palette.text;
+  context.lineWidth = 1.25;
+  for (const { from, to } of arrows) {
+    const [x, y] = [(from.atNs - range.fromNs) * scale, middleOf(scene, from.row)];
+    const [endX, endY] = [(to.atNs - range.fromNs) * scale, middleOf(scene, to.row)];
+    if (Math.max(x, endX) < 0 || Math.min(x, endX) > width) continue;
+    const bend = Math.min(Math.max(Math.abs(endX - x) / 2, 12), 80);
+    context.beginPath();
+    context.moveTo(x, y);
+    context.bezierCurveTo(x + bend, y, endX - bend, endY, endX - 5, endY);
+    context.stroke();
+    context.beginPath();
+    context.moveTo(endX, endY);
+    context.lineTo(endX - 6, endY - 3.5);
+    context.lineTo(endX - 6, endY + 3.5);
+    context.fill();
+  }
+}
+
+/** A bar in the row of each track's name while the path is there, and lines where it changes the track. */
+function drawPath(context: Context, scene: Scene): void {
+  const { path, range, palette, layout, scrolled, width } = scene;
+  if (!path) return;
+  const scale = scaleOf(scene);
+  const bottomOf = (track: number): number => (layout.trackTop[track] ?? 0) + NAME_PX + HEAD_PX - scrolled;
+  context.fillStyle = palette.accent;
+  let [before, lined] = [-1, -1];
+  for (const [track, fromNs, toNs] of path.segments) {
+    const [x, end] = [(fromNs - range.fromNs) * scale, (toNs - range.fromNs) * scale];
+    if (x > width) break;
+    if (end >= 0) {
+      const y = bottomOf(track);
+      context.fillRect(x, y - PATH_PX, Math.max(end - x, 1), PATH_PX);
+      // One line in each pixel.
+      if (before >= 0 && before !== track && Math.round(x) !== lined) {
+        lined = Math.round(x);
+        const from = bottomOf(before);
+        context.fillRect(lined, Math.min(from, y) - PATH_PX, 1, Math.abs(y - from) + PATH_PX);
+      }
+    }
+    before = track;
   }
 }
 
@@ -229,6 +352,17 @@ function drawFocus(context: Context, scene: Scene): void {
   context.strokeStyle = palette.text;
   context.lineWidth = 1.5;
   context.strokeRect(x + 0.5, top + HEAD_PX - scrolled + 1.5, Math.max(wide - 1, 1), LANE_PX - 3);
+}
+
+function drawChosen(context: Context, scene: Scene): void {
+  const { chosen, range, layout, scrolled, palette } = scene;
+  const top = layout.rowTop[chosen?.row ?? -1] ?? -1;
+  if (!chosen || top < 0) return;
+  const scale = scaleOf(scene);
+  context.strokeStyle = palette.accent;
+  context.lineWidth = 2;
+  const wide = Math.max(chosen.duration_ns * scale - 1, 2);
+  context.strokeRect((chosen.start_ns - range.fromNs) * scale + 0.5, top + HEAD_PX - scrolled + 1.5, wide, LANE_PX - 3);
 }
 
 /** The time of causes, from the bottom up in each pixel: exact, however far zoomed out. */

@@ -1,7 +1,7 @@
 // Fetches what a timeline shows: first the range that is looked at, then everything, coarsely.
 import { useEffect, useState } from "preact/hooks";
 import { type EventInfo, ApiError } from "../state/answers";
-import { fetchWindow } from "../state/api";
+import { fetchEvent, fetchWindow } from "../state/api";
 import { isExported } from "../state/exported";
 import { type Picture, covers, isExact, makePicture } from "./picture";
 import { type Range, isSameRange } from "./range";
@@ -20,7 +20,7 @@ export interface Pictures {
   whole: Picture | null;
   /** The range that the server chose, as none was asked for. */
   chosen: Range | null;
-  /** The event that was asked for. */
+  /** The event that is chosen, with its arguments and links; null until it is there. */
   event: EventInfo | null;
   problem: string;
 }
@@ -51,25 +51,29 @@ export function usePictures(captureId: string, worker: number, range: Range | nu
   const isSame = (fine: Picture, within: Range): boolean => isAsked || isExported || (covers(fine, within) && isExact(fine));
   const isChosen = (fine: Picture): boolean => known.chosen !== null && known.chosenFor === finding && covers(fine, known.chosen);
   const isCovered = known.fine !== null && (range === null ? isChosen(known.fine) : isSame(known.fine, range));
-  const isEventKnown = event < 0 || known.event?.event === event || (known.fine?.answer.boxes.event.includes(event) ?? false);
-  const isNeeded = !isCovered || (!isEventKnown && !isExported);
   useEffect(() => {
-    if (!isNeeded) return undefined;
+    if (isCovered) return undefined;
     const controller = new AbortController();
     const bins = range && cells ? BINS_OF_CELL * ((cells.toNs - cells.fromNs) / cellOf(range)) : BINS_IN_VIEW;
-    fetchWindow(captureId, { worker, range: cells, bins: Math.round(bins), event, finding }, controller.signal).then(
+    fetchWindow(captureId, { worker, range: cells, bins: Math.round(bins), finding }, controller.signal).then(
       (answer) => {
         const fine = makePicture(answer);
         update({
           fine, problem: "", asked: cells,
           ...(range === null ? { chosen: { fromNs: fine.fromNs, toNs: fine.toNs }, chosenFor: finding } : {}),
-          ...(answer.event ? { event: answer.event } : {}),
         });
       },
       (error: unknown) => fail(error, controller.signal),
     );
     return () => controller.abort();
-  }, [about, isNeeded, cells?.fromNs, cells?.toNs, event, finding]);
+  }, [about, isCovered, cells?.fromNs, cells?.toNs, finding]);
+  useEffect(() => {
+    if (event < 0 || isExported) return undefined;
+    const controller = new AbortController();
+    // An event that is not there, as in a link to an older analysis, is no reason to show nothing.
+    fetchEvent(captureId, event, worker, controller.signal).then((found) => update({ event: found }), () => undefined);
+    return () => controller.abort();
+  }, [about, event]);
   const wholeNs = known.fine?.answer.whole_ns ?? 0;
   useEffect(() => {
     if (known.fine === null || known.whole !== null) return undefined;
@@ -79,7 +83,7 @@ export function usePictures(captureId: string, worker: number, range: Range | nu
     }
     const controller = new AbortController();
     const all = { fromNs: 0, toNs: Math.max(wholeNs, 1) };
-    fetchWindow(captureId, { worker, range: all, bins: BINS_OF_WHOLE, event: -1 }, controller.signal).then(
+    fetchWindow(captureId, { worker, range: all, bins: BINS_OF_WHOLE }, controller.signal).then(
       (answer) => update({ whole: makePicture(answer) }),
       (error: unknown) => fail(error, controller.signal),
     );

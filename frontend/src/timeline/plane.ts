@@ -4,7 +4,7 @@ import { CAUSES_PX, HEAD_PX, type Scene, draw, drawCausesOf, parts } from "./dra
 import { LANE_PX, layOut, placeAt } from "./layout";
 import { type Palette, readPalette } from "./palette";
 import { type Picture, boxAt, boxOfEvent, firstAfter } from "./picture";
-import { type Range, isSameRange, panned, showing, zoomed } from "./range";
+import { type Range, between, isSameRange, panned, showing, zoomed } from "./range";
 
 /** Shorter movements are clicks. */
 const DRAG_PX = 4;
@@ -45,14 +45,27 @@ export interface Handlers {
   /** Back to where the timeline began. */
   reset(): void;
   search(): void;
+  /** The range whose time to sum up. */
+  selected(range: Range | null): void;
+  /** Sums up the chosen event's time, or what is in view. */
+  mark(): void;
+  /** By the hand, not by `reveal`. */
+  scrolled(topPx: number): void;
 }
 
-type Given = Pick<Scene, "pictures" | "tracks" | "names" | "closed" | "pick" | "matches" | "focus" | "findings" | "cause">;
+type Given = Pick<Scene, "pictures" | "tracks" | "names" | "closed" | "pick" | "chosen" | "matches" | "focus" | "findings" | "cause" | "selected" | "arrows" | "path">;
 
 export class Plane {
   range: Range = { fromNs: 0, toNs: 1 };
   wholeNs = 1;
-  private given: Given = { pictures: [], tracks: [], names: [], closed: new Set(), pick: -1, matches: null, focus: null, findings: [], cause: null };
+  private given: Given = {
+    pictures: [], tracks: [], names: [], closed: new Set(), pick: -1, chosen: null, matches: null, focus: null, findings: [], cause: null,
+    selected: null, arrows: [], path: null,
+  };
+  /** While a range is being dragged. */
+  private selecting: Range | null = null;
+  /** Where `reveal` has scrolled to. */
+  private revealed = 0;
   private layout = layOut([], new Set());
   private palette: Palette = readPalette();
   private hovered: string | null = null;
@@ -72,7 +85,10 @@ export class Plane {
     const sizes = new ResizeObserver(() => this.redraw());
     sizes.observe(place);
     this.undo.push(() => themes.disconnect(), () => sizes.disconnect());
-    this.listen(place, "scroll", () => this.redraw());
+    this.listen(place, "scroll", () => {
+      this.redraw();
+      if (Math.abs(place.scrollTop - this.revealed) > 1) this.handlers.scrolled(Math.round(place.scrollTop));
+    });
     this.listen(place, "wheel", (event) => this.onWheel(event as WheelEvent));
     this.listen(place, "keydown", (event) => this.onKey(event as KeyboardEvent));
     this.followPointer();
@@ -102,7 +118,12 @@ export class Plane {
     if (top < 0) return;
     const room = this.place.clientHeight - HEAD_PX;
     const { scrollTop } = this.place;
-    if (top < scrollTop || top + LANE_PX > scrollTop + room) this.place.scrollTop = Math.max(0, top - room / 2);
+    if (top < scrollTop || top + LANE_PX > scrollTop + room) this.scrollTo(Math.max(0, top - room / 2));
+  }
+
+  scrollTo(topPx: number): void {
+    this.place.scrollTop = topPx;
+    this.revealed = this.place.scrollTop;
   }
 
   /** Scrolls past the outermost calls that each fill the view, such as the frames of the main program. */
@@ -119,7 +140,7 @@ export class Plane {
       const isThere = box < (picture.first[row + 1] ?? 0);
       if (!isThere || Math.min(end, range.toNs) - Math.max(start, range.fromNs) < FILLS * spanNs) break;
     }
-    if (row - track.row > SHOWN_OUTER) this.place.scrollTop = layout.rowTop[row - SHOWN_OUTER] ?? 0;
+    if (row - track.row > SHOWN_OUTER) this.scrollTo(layout.rowTop[row - SHOWN_OUTER] ?? 0);
   }
 
   move(range: Range): void {
@@ -156,7 +177,7 @@ export class Plane {
     if (!context) return;
     const scene: Scene = {
       ...this.given, width, height, scrolled: this.place.scrollTop, range: this.range,
-      layout: this.layout, palette: this.palette, hovered: this.hovered,
+      layout: this.layout, palette: this.palette, hovered: this.hovered, selected: this.selecting ?? this.given.selected,
     };
     draw(context, scene);
     this.drawMap();
@@ -227,8 +248,13 @@ export class Plane {
       "-": () => this.zoom(KEY_ZOOM),
       Home: () => this.home(),
       f: () => this.fit(),
+      m: () => this.handlers.mark(),
       "/": () => this.handlers.search(),
-      Escape: () => (this.handlers.pointed(null), this.handlers.pick(null)),
+      Escape: () => {
+        this.handlers.pointed(null);
+        if (this.given.pick >= 0) this.handlers.pick(null);
+        else this.handlers.selected(null);
+      },
       ArrowLeft: () => this.step(-1),
       ArrowRight: () => this.step(1),
       ArrowUp: () => this.climb(-1),
@@ -254,11 +280,19 @@ export class Plane {
     return null;
   }
 
+  /** The time of the event that is chosen. */
+  pickedTime(): Range | null {
+    const { chosen } = this.given;
+    if (chosen) return { fromNs: chosen.start_ns, toNs: chosen.start_ns + chosen.duration_ns };
+    const hit = this.picked();
+    return hit && { fromNs: hit.picture.startNs[hit.box] ?? 0, toNs: hit.picture.endNs[hit.box] ?? 0 };
+  }
+
   /** Zooms to the event that is chosen. */
   fit(): void {
-    const hit = this.picked();
-    if (!hit) return;
-    const [start, end] = [hit.picture.startNs[hit.box] ?? 0, hit.picture.endNs[hit.box] ?? 0];
+    const stretch = this.pickedTime();
+    if (!stretch) return;
+    const { fromNs: start, toNs: end } = stretch;
     const spanNs = Math.max((end - start) * 1.25, 100);
     const fromNs = Math.max(0, (start + end - spanNs) / 2);
     this.move({ fromNs, toNs: fromNs + spanNs });
@@ -309,11 +343,16 @@ export class Plane {
     this.handlers.pick(hit);
   }
 
+  private timeAt(clientX: number): number {
+    const { left, width } = this.place.getBoundingClientRect();
+    return this.range.fromNs + ((clientX - left) / width) * (this.range.toNs - this.range.fromNs);
+  }
+
   private pointedAt(event: PointerEvent | MouseEvent): Pointed & { track: number | null } {
     const { left, top, width } = this.place.getBoundingClientRect();
     const [x, y] = [event.clientX - left, event.clientY - top];
     const { range } = this;
-    const atNs = range.fromNs + (x / width) * (range.toNs - range.fromNs);
+    const atNs = this.timeAt(event.clientX);
     const found = y < HEAD_PX ? null : placeAt(this.given.tracks, this.layout, y - HEAD_PX + this.place.scrollTop);
     const picture = parts({ range, pictures: this.given.pictures }).find(([from, to]) => from <= atNs && atNs <= to)?.[2];
     const reachNs = (REACH_PX / width) * (range.toNs - range.fromNs);
@@ -329,17 +368,21 @@ export class Plane {
       this.hovered = name;
       this.redraw();
     }
+    this.place.style.cursor = pointed && pointed.y < HEAD_PX ? "col-resize" : "";
     this.handlers.pointed(pointed && (pointed.hit || pointed.y < CAUSES_PX) ? pointed : null);
   }
 
   private followPointer(): void {
-    let drag: { id: number; x: number; y: number; scrolled: number; range: Range; isMoving: boolean } | null = null;
+    let drag: { id: number; x: number; y: number; scrolled: number; range: Range; isMoving: boolean; selectsFromNs: number | null } | null = null;
     const { place } = this;
     this.listen(place, "pointerdown", (event) => {
-      const { button, pointerId: id, clientX: x, clientY: y } = event as PointerEvent;
+      const { button, pointerId: id, clientX: x, clientY: y, shiftKey } = event as PointerEvent;
       // A press on the scroll bar is none of ours.
       const isInside = x < place.getBoundingClientRect().left + place.clientWidth;
-      if (button === 0 && isInside) drag = { id, x, y, scrolled: place.scrollTop, range: this.range, isMoving: false };
+      // From the head a drag selects, from the rows only with Shift.
+      const isSelecting = shiftKey || y < place.getBoundingClientRect().top + HEAD_PX;
+      const selectsFromNs = isSelecting ? this.timeAt(x) : null;
+      if (button === 0 && isInside) drag = { id, x, y, scrolled: place.scrollTop, range: this.range, isMoving: false, selectsFromNs };
     });
     this.listen(place, "pointermove", (event) => {
       const moved = event as PointerEvent;
@@ -355,6 +398,11 @@ export class Plane {
         this.hover(null);
       }
       drag.isMoving = true;
+      if (drag.selectsFromNs !== null) {
+        this.selecting = between(drag.selectsFromNs, this.timeAt(moved.clientX), this.wholeNs);
+        this.redraw();
+        return;
+      }
       this.move(panned(drag.range, -across / place.clientWidth, this.wholeNs));
       if (moved.pointerType !== "touch") place.scrollTop = drag.scrolled - down;
     });
@@ -363,10 +411,13 @@ export class Plane {
         const pointed = this.pointedAt(event as PointerEvent);
         if (pointed.track !== null) this.handlers.toggle(pointed.track);
         else if (pointed.y > HEAD_PX) this.handlers.pick(pointed.hit);
+        else this.handlers.selected(null);
       }
+      if (this.selecting) this.handlers.selected(this.selecting);
+      this.selecting = null;
       drag = null;
     });
-    this.listen(place, "pointercancel", () => (drag = null));
+    this.listen(place, "pointercancel", () => ((drag = null), (this.selecting = null)));
     this.listen(place, "pointerleave", () => this.hover(null));
     this.listen(place, "dblclick", () => this.fit());
   }

@@ -36,6 +36,13 @@ export function rangeAround({ startNs, durationNs }: Focus, fill: number): Range
   return { fromNs, toNs: fromNs + spanNs };
 }
 
+/** The range from one moment to another one, in either order, within a trace. */
+export function between(oneNs: number, otherNs: number, wholeNs: number): Range | null {
+  const fromNs = Math.max(Math.round(Math.min(oneNs, otherNs)), 0);
+  const toNs = Math.min(Math.round(Math.max(oneNs, otherNs)), wholeNs);
+  return fromNs < toNs ? { fromNs, toNs } : null;
+}
+
 /** Moves a range by a part of its length, within a trace. */
 export function panned({ fromNs, toNs }: Range, part: number, wholeNs: number): Range {
   const spanNs = toNs - fromNs;

@@ -1,16 +1,17 @@
 // A timeline of all tracks: the causes above, the events below, and what is chosen in words.
 import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import type { Track } from "../state/answers";
-import { BASE, excerptUrl } from "../state/api";
+import type { CriticalPath, EventInfo, Track } from "../state/answers";
+import { BASE, excerptUrl, fetchPath } from "../state/api";
 import { chosenCause } from "../state/chosen-cause";
 import { isExported } from "../state/exported";
 import { useFlag, useLinked, useNumber } from "../state/linked";
 import { profileTarget, traceViewerLink } from "../state/profile-tab";
 import { report, selectedCapture } from "../state/store";
 import { findingAt } from "../finding-ids";
-import { formatDuration, formatPlural } from "../format";
+import { formatDuration, formatPlural, formatShare } from "../format";
 import { LeftIcon, LinkIcon, MinusIcon, PlusIcon, RightIcon } from "../widgets/icons";
+import { type Arrow, arrowsOf } from "./arrows";
 import { CallsTable } from "./calls-table";
 import { ChosenEvent } from "./chosen-event";
 import { ExcerptLink } from "./excerpt-link";
@@ -20,8 +21,9 @@ import { ranksOf } from "./event-facts";
 import { layOut, trackName } from "./layout";
 import { usePictures } from "./pictures";
 import { type Hit, Plane, type Pointed } from "./plane";
-import { type Focus, type Range, formatRange, isSameRange, parseRange, rangeAround } from "./range";
-import { Search } from "./search";
+import { type Focus, type Range, formatRange, isSameRange, parseRange, rangeAround, showing } from "./range";
+import { RangeSumsPanel } from "./range-sums";
+import { Hits, Search, useFound } from "./search";
 import { Tip } from "./tip";
 
 /** The part of the timeline that the focus fills at first: the rest shows what it waits for. */
@@ -53,7 +55,9 @@ interface Props {
 
 const NO_FINDINGS: readonly number[] = [];
 const NO_TRACKS: Track[] = [];
-const KEYS = "W and S zoom, A and D move, arrow keys choose events, F zooms to the chosen one, slash searches, Home goes back";
+const NO_ARROWS: Arrow[] = [];
+const KEYS =
+  "W and S zoom, A and D move, arrow keys choose events, F zooms to the chosen one, M sums up its time or what is in view, slash searches, Home goes back";
 
 export function Timeline(props: Props): JSX.Element {
   const { captureId, findings = NO_FINDINGS, worker, focus, fill = INITIAL_FILL, around = "the event", select } = props;
@@ -62,6 +66,9 @@ export function Timeline(props: Props): JSX.Element {
   const [find, setFind] = useLinked("find");
   const [closedText, setClosed] = useLinked("closed");
   const [isTable, setTable] = useFlag("table");
+  const [selectedText, setSelected] = useLinked("range");
+  const [hasPath, setHasPath] = useFlag("path");
+  const [scrolledText, setScrolled] = useLinked("top");
   const initial = useMemo(() => focus && rangeAround(focus, fill), [focus?.startNs, focus?.durationNs, fill]);
   // What the hand did last, until the address has it.
   const [moved, setMoved] = useState<{ range: Range; since: string } | null>(null);
@@ -73,6 +80,7 @@ export function Timeline(props: Props): JSX.Element {
   const tracks = fine?.answer.tracks;
   const closed = useMemo(() => new Set(closedText.split("-").filter(Boolean).map(Number)), [closedText]);
   const matches = useMatches(find);
+  const found = useFound(captureId, find);
   const [pointed, setPointed] = useState<Pointed | null>(null);
   const place = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -80,6 +88,8 @@ export function Timeline(props: Props): JSX.Element {
   const field = useRef<HTMLInputElement>(null);
   const plane = useRef<Plane | null>(null);
   const home = (): void => (setMoved(null), setZoom(""));
+  const selected = useMemo(() => parseRange(selectedText), [selectedText]);
+  const sumUp = (next: Range | null): void => setSelected(next ? formatRange(next) : "");
   const toggle = (track: number): void => {
     const next = new Set(closed);
     if (!next.delete(track)) next.add(track);
@@ -88,8 +98,14 @@ export function Timeline(props: Props): JSX.Element {
   const start = initial ?? chosen;
   const choose = (hit: Hit | null): void => setPick(hit ? (hit.picture.answer.boxes.event[hit.box] ?? -1) : -1);
   // The plane outlives renderings, and calls the latest of these.
-  const latest = useRef({ home, toggle, choose, zoom, setZoom, start });
-  latest.current = { home, toggle, choose, zoom, setZoom, start };
+  const shown = useMemo(() => [whole, fine].filter((picture): picture is Picture => picture !== null), [whole, fine]);
+  const hit = useMemo(() => hitOf(shown, pick), [shown, pick]);
+  const mark = (): void => {
+    const marked = plane.current?.pickedTime() ?? range;
+    if (marked && marked.fromNs < marked.toNs) sumUp(marked);
+  };
+  const latest = useRef({ home, toggle, choose, zoom, setZoom, start, sumUp, mark, setScrolled });
+  latest.current = { home, toggle, choose, zoom, setZoom, start, sumUp, mark, setScrolled };
   useEffect(() => {
     if (!moved) return undefined;
     // Browsers allow few changes of the address a second.
@@ -114,18 +130,26 @@ export function Timeline(props: Props): JSX.Element {
         home();
       },
       search: () => field.current?.focus(),
+      selected: (next) => latest.current.sumUp(next),
+      mark: () => latest.current.mark(),
+      scrolled: (topPx) => latest.current.setScrolled(String(topPx)),
     });
     return () => plane.current?.close();
   }, [isReady]);
   const focused = useMemo(() => focus && focusOf(fine, focus), [fine, focus?.startNs, focus?.durationNs, focus?.name]);
-  const shown = useMemo(() => [whole, fine].filter((picture): picture is Picture => picture !== null), [whole, fine]);
   const wholeNs = fine?.answer.whole_ns ?? 1;
   const cause = chosenCause.value;
   const current = report.value.state === "ready" ? report.value.value : null;
   const names = useMemo(() => (tracks ?? []).map((track) => trackName(track, ranksOf(current))), [tracks, current]);
+  const known = pictures.event?.event === pick ? pictures.event : null;
+  const arrows = useMemo(() => (known ? arrowsOf(known) : NO_ARROWS), [known]);
+  const step = range && stepAround(fine, range);
+  const path = usePath(captureId, hasPath && fine !== null && step !== undefined, step ?? null);
   useLayoutEffect(() => {
     plane.current?.show(
-      { pictures: shown, tracks: tracks ?? NO_TRACKS, names, closed, pick, matches, focus: focused ?? null, findings, cause },
+      {
+        pictures: shown, tracks: tracks ?? NO_TRACKS, names, closed, pick, chosen: known, matches, focus: focused ?? null, findings, cause, selected, arrows, path,
+      },
       range,
       wholeNs,
     );
@@ -135,9 +159,19 @@ export function Timeline(props: Props): JSX.Element {
   const heightPx = isReady ? Math.min(fullPx + 2, mostPx) : mostPx;
   // Bring into view what the timeline is about.
   const row = focused?.row ?? -1;
-  useLayoutEffect(() => (row < 0 && pick < 0 ? plane.current?.revealInner() : plane.current?.reveal(row)), [row, isReady, heightPx]);
-  const hit = useMemo(() => hitOf(shown, pick), [shown, pick]);
+  useLayoutEffect(() => {
+    if (scrolledText !== "") plane.current?.scrollTo(Number(scrolledText));
+    else if (row < 0 && pick < 0) plane.current?.revealInner();
+    else plane.current?.reveal(row);
+  }, [row, isReady, heightPx]);
   if (pictures.problem && !fine) return <p class="muted timeline-problem">No timeline: {pictures.problem}.</p>;
+  const show = (event: EventInfo): void => {
+    setPick(event.event);
+    act((it) => {
+      it.reveal(event.row);
+      it.move(showing(it.range, event.start_ns, event.start_ns + event.duration_ns));
+    });
+  };
   const act = (change: (plane: Plane) => void): void => void (plane.current && change(plane.current));
   const profile = profileTarget(selectedCapture.value);
   const [previous, next] = props.neighbors ?? [undefined, undefined];
@@ -147,17 +181,12 @@ export function Timeline(props: Props): JSX.Element {
     <div class="timeline">
       <div class="timeline-tools">
         <Search
-          captureId={captureId}
           text={find}
           setText={setFind}
+          found={found}
           field={field}
-          show={(event) => {
-            setPick(event.event);
-            act((it) => {
-              it.reveal(event.row);
-              it.move(rangeAround({ startNs: event.start_ns, durationNs: event.duration_ns, name: event.name }, 0.25));
-            });
-          }}
+          pick={pick}
+          show={show}
         />
         <span class="button-row">
           {props.goBack && (
@@ -178,6 +207,16 @@ export function Timeline(props: Props): JSX.Element {
           <button type="button" aria-pressed={isTable} onClick={() => setTable(!isTable)}>
             As a table
           </button>
+          {!isExported && range && (
+            <button type="button" title="Sums by cause, operator, kernel, stream and line" onClick={mark}>
+              {hit || known ? "Sum up the event" : "Sum up the view"}
+            </button>
+          )}
+          {!isExported && step !== undefined && (
+            <button type="button" aria-pressed={hasPath} onClick={() => setHasPath(!hasPath)}>
+              Critical path
+            </button>
+          )}
           {profile && range && (
             <a class="button" target="_parent" href={traceViewerLink(BASE, profile, range.fromNs, range.toNs)}>
               Trace viewer <LinkIcon />
@@ -191,10 +230,11 @@ export function Timeline(props: Props): JSX.Element {
           )}
         </span>
         <span class="muted timeline-length">
-          {pictures.problem ? `${pictures.problem}.` : range && `${stepAround(fine, range)}${formatDuration(range.toNs - range.fromNs)} ${focus ? `around ${around}` : "in view"}`}
+          {pictures.problem ? `${pictures.problem}.` : range && `${step == null ? "" : `Step ${step}, `}${formatDuration(range.toNs - range.fromNs)} ${focus ? `around ${around}` : "in view"}`}
           {!pictures.problem && findings.length > 0 && fine && fine.answer.claims.some(({ finding }) => findings.includes(finding)) && "; shaded: affected time"}
           {fine && fine.answer.left_out > 0 && `; ${formatPlural(fine.answer.left_out, "shorter event")} not stored`}
           {fine && fine.answer.ranks_left_out > 0 && `; ${formatPlural(fine.answer.ranks_left_out, "rank")} with too many events not included`}
+          {path && tracks && `; ${describePath(path, names)}`}
           {isCoarse && "; in an exported page, short neighbors share a box"}
         </span>
       </div>
@@ -216,7 +256,17 @@ export function Timeline(props: Props): JSX.Element {
             </div>
             {pointed && <Tip pointed={pointed} report={current} />}
           </div>
-          <ChosenEvent event={pictures.event} hit={hit} pick={pick} report={current} fit={() => act((it) => it.fit())} close={() => setPick(-1)} />
+          <ChosenEvent event={known} picture={fine} hit={hit} pick={pick} report={current} fit={() => act((it) => it.fit())} close={() => setPick(-1)} show={show} />
+          <Hits found={found} pick={pick} show={show} />
+          {selected && !isExported && (
+            <RangeSumsPanel
+              captureId={captureId}
+              range={selected}
+              fit={() => act((it) => it.move(rangeAround({ startNs: selected.fromNs, durationNs: selected.toNs - selected.fromNs, name: "" }, 0.9)))}
+              close={() => sumUp(null)}
+              find={setFind}
+            />
+          )}
           {isTable && range && <CallsTable picture={fine} range={range} pick={pick} choose={setPick} />}
         </>
       ) : (
@@ -228,11 +278,30 @@ export function Timeline(props: Props): JSX.Element {
   );
 }
 
-/** `Step 7, `, of the step in the middle of a range. */
-function stepAround(picture: Picture | null, { fromNs, toNs }: Range): string {
+/** The number of the step in the middle of a range. */
+function stepAround(picture: Picture | null, { fromNs, toNs }: Range): number | undefined {
   const middle = (fromNs + toNs) / 2 - (picture?.fromNs ?? 0);
-  const step = picture?.answer.steps.find(([, start, end]) => start <= middle && middle < end);
-  return step ? `Step ${step[0]}, ` : "";
+  return picture?.answer.steps.find(([, start, end]) => start <= middle && middle < end)?.[0];
+}
+
+/** The critical path of a step, once it is asked for. */
+function usePath(captureId: string, isWanted: boolean, step: number | null): CriticalPath | null {
+  const [path, setPath] = useState<CriticalPath | null>(null);
+  useEffect(() => {
+    setPath(null);
+    if (!isWanted) return undefined;
+    const controller = new AbortController();
+    fetchPath(captureId, step, controller.signal).then(setPath, () => undefined);
+    return () => controller.abort();
+  }, [captureId, isWanted, step]);
+  return path;
+}
+
+/** What the critical path spends most of its time on. */
+function describePath({ step, tracks }: CriticalPath, names: readonly string[]): string {
+  const wholeNs = tracks.reduce((sum, [, ns]) => sum + ns, 0);
+  const parts = tracks.slice(0, 3).map(([track, ns]) => `${formatShare(ns / wholeNs)} on ${names[track] ?? ""}`);
+  return `critical path of step ${step ?? ""}: ${parts.join(", ")}`;
 }
 
 /** A test of the texts of a picture, kept for each picture. */

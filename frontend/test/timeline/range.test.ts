@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { formatRange, panned, parseRange, rangeAround, showing, zoomed } from "../../src/timeline/range";
+import { between, formatRange, panned, parseRange, rangeAround, showing, zoomed } from "../../src/timeline/range";
 
 const RANGE = { fromNs: 2_000, toNs: 4_000 };
 
@@ -35,4 +35,10 @@ test("an event fills a part of the range around it, within the trace", () => {
 test("a range moves only if a stretch is out of view", () => {
   assert.equal(showing(RANGE, 3_900, 5_000), RANGE);
   assert.deepEqual(showing(RANGE, 8_000, 8_200), { fromNs: 7_100, toNs: 9_100 });
+});
+
+test("a range that is dragged may go either way, and stays in the trace", () => {
+  assert.deepEqual(between(900, 100.4, 1_000), { fromNs: 100, toNs: 900 });
+  assert.deepEqual(between(-50, 2_000, 1_000), { fromNs: 0, toNs: 1_000 });
+  assert.equal(between(5, 5.2, 1_000), null);
 });

@@ -1,7 +1,8 @@
-"""Routes of events: those in a range of time or with a name, and an excerpt for Perfetto."""
+"""Routes of events: those of a range or with a name, sums, paths, and excerpts for Perfetto."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from werkzeug import wrappers
@@ -28,23 +29,49 @@ _LONGEST_SEARCH = 200
 
 def window(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
     """What a timeline draws of a range; by default of the step in which a finding costs time."""
-    from tb_perfadvisor.report.timeline.window import describe_event, select_window, typical_range
+    from tb_perfadvisor.report.timeline.window import select_window, typical_range
 
     stored = _stored_events(backend, entry)
-    worker = integer(request, "worker", stored.worker, 0)
-    if worker >= stored.worker_shift_ns.size:
-        raise ApiError(404, "there is no such worker.", where=entry.run, hint="Reload the page.")
+    worker = _worker(request, stored)
     if "from_ns" in request.args or "to_ns" in request.args:
         from_ns, to_ns = time_range(request, 0, stored.whole_ns)
     else:
         from_ns, to_ns = typical_range(stored, optional_integer(request, "finding"))
     bins = integer(request, "bins", _DEFAULT_BINS, 1)
-    answer = select_window(stored, from_ns, to_ns, bins, worker=worker)
-    event = optional_integer(request, "event")
-    # An event that is not there is no reason to show nothing.
-    is_known = event is not None and event < stored.start_ns.size
-    answer["event"] = describe_event(stored, event or 0, worker) if is_known else None
-    return respond(request, answer)
+    return respond(request, select_window(stored, from_ns, to_ns, bins, worker=worker))
+
+
+def event(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
+    """An event with its arguments, what it comes from and leads to; null if it is not there."""
+    from tb_perfadvisor.report.timeline.window import describe_event, linked_events
+
+    stored = _stored_events(backend, entry)
+    worker, place = _worker(request, stored), integer(request, "event", 0, 0)
+    if place >= stored.start_ns.size:
+        return respond(request, None)
+    linked = linked_events(stored, place, worker)
+    return respond(request, {**describe_event(stored, place, worker), "linked": linked})
+
+
+def sums(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
+    """What takes the time of a range, or of a part of a step; by default of the typical step."""
+    from tb_perfadvisor.report.timeline.range_sums import range_of_step, sum_range
+
+    stored = _stored_events(backend, entry)
+    if "from_ns" in request.args or "to_ns" in request.args:
+        from_ns, to_ns = time_range(request, 0, stored.whole_ns)
+    else:
+        parts = _part(request, "from_part", 0.0), _part(request, "to_part", 1.0)
+        from_ns, to_ns = range_of_step(stored, optional_integer(request, "step"), *parts)
+    return respond(request, sum_range(stored, from_ns, to_ns))
+
+
+def path(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
+    """The critical path of a step, by default of the typical one."""
+    from tb_perfadvisor.report.timeline.critical_path import critical_path
+
+    stored = _stored_events(backend, entry)
+    return respond(request, critical_path(stored, optional_integer(request, "step")))
 
 
 def search(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
@@ -78,6 +105,22 @@ def excerpt(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappe
         content_type="application/gzip",
         headers=[attachment(entry, f"{suffix}.json.gz")],
     )
+
+
+def _worker(request: wrappers.Request, stored: TimelineEvents) -> int:
+    worker = integer(request, "worker", stored.worker, 0)
+    if worker >= stored.worker_shift_ns.size:
+        raise ApiError(404, "there is no such worker.", hint="Reload the page.")
+    return worker
+
+
+def _part(request: wrappers.Request, name: str, default: float) -> float:
+    text = request.args.get(name, "")
+    if not text:
+        return default
+    if not re.fullmatch(r"-?\d{1,6}(\.\d{1,20})?", text):
+        raise ApiError(400, f"{name} must be a number.")
+    return float(text)
 
 
 def _stored_events(backend: Backend, entry: Entry) -> TimelineEvents:

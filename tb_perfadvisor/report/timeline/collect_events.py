@@ -13,12 +13,20 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.report.timeline.arguments import Arguments
 from tb_perfadvisor.report.timeline.window import TimelineEvents
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import Cause
+from tb_perfadvisor.signals.device.device_work import operators_of
 from tb_perfadvisor.signals.ranks.ranks import ranks_of
 from tb_perfadvisor.trace import Trace, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
+from tb_perfadvisor.trace.integer_groups import (
+    distinct,
+    is_in,
+    places_by_value,
+    row_mask,
+    unique_inverse,
+)
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, single
 from tb_perfadvisor.trace.kinds import CAPTURED_KINDS, EventKind
 from tb_perfadvisor.trace.nesting import depths
@@ -90,7 +98,7 @@ def _first_lane(start_ns: Int64, end_ns: Int64) -> NDArray[np.bool_]:
     return is_here[:count]
 
 
-# 33 bytes per event: 66 MB in memory while its timeline is shown, and a few MB in the cache.
+# 46 bytes per event: 92 MB in memory while its timeline is shown, and a few MB in the cache.
 MAX_EVENTS = 2_000_000
 # Of the other ranks together: their files are read once more, at about a million events a second.
 MAX_EVENTS_OF_OTHERS = 1_000_000
@@ -140,12 +148,16 @@ def collect_events(
 
     It keeps at most `max_events` of the reference worker, and half as many of each other one.
     """
-    texts = _Texts()
+    texts, arguments = _Texts(), Arguments()
     shift_ns = _shifts(signals)
     workers = [
-        (signals.worker, signals.trace, _events(signals.trace, signals, texts, max_events)),
+        (
+            signals.worker,
+            signals.trace,
+            _events(signals.trace, signals, texts, arguments, max_events),
+        ),
         *(
-            (worker, trace, _events(trace, None, texts, MAX_EVENTS_OF_OTHERS))
+            (worker, trace, _events(trace, None, texts, arguments, MAX_EVENTS_OF_OTHERS))
             for worker, trace in _others(signals)
         ),
     ]
@@ -195,6 +207,7 @@ def collect_events(
         step_number=steps.number,
         step_start_ns=steps.start_ns,
         step_end_ns=steps.end_ns,
+        argument_texts=arguments.all(),
         texts=texts.all(),
         track_label=tuple(trace.text(trace.tracks.label[track]) for _, trace, track in tracks),
         track_process=tuple(trace.text(trace.tracks.process[track]) for _, trace, track in tracks),
@@ -229,8 +242,10 @@ def _others(signals: Signals) -> Iterator[tuple[int, Trace]]:
         yield worker, signals.run.traces[worker]
 
 
-def _events(trace: Trace, signals: Signals | None, texts: _Texts, max_events: int) -> _Events:
-    """The events of a worker; modules and lines only with its signals."""
+def _events(
+    trace: Trace, signals: Signals | None, texts: _Texts, arguments: Arguments, max_events: int
+) -> _Events:
+    """The events of a worker; what they belong to, and come from, only with its signals."""
     events = trace.events
     lane = find_lanes(events.start_ns, events.end_ns, events.parent, events.track)
     happened = rows = np.flatnonzero(~is_in(events.kind, CAPTURED_KINDS))
@@ -248,9 +263,12 @@ def _events(trace: Trace, signals: Signals | None, texts: _Texts, max_events: in
     order = np.argsort(row, kind="stable")
     kept = rows[order]
     unknown = np.full(kept.size, -1, dtype=np.int32)
-    module, line = unknown, unknown
+    module, line, operator, source = unknown, unknown, unknown, unknown
+    is_work = np.zeros(kept.size, dtype=bool)
     if signals is not None:
         module, line = _origins(signals, kept, texts)
+        operator, source = _links(signals, kept)
+        is_work = row_mask(len(events), signals.device.rows)[kept]
     return _Events(
         columns={
             "start_ns": events.start_ns[kept],
@@ -260,6 +278,10 @@ def _events(trace: Trace, signals: Signals | None, texts: _Texts, max_events: in
             "name": texts.indices(trace.strings, events.name[kept]),
             "module": module,
             "line": line,
+            "operator": operator,
+            "source": source,
+            "is_work": is_work,
+            "arguments": unknown if signals is None else arguments.indices(trace, kept),
         },
         lanes=lanes[tracks],
         tracks=tracks,
@@ -298,6 +320,21 @@ def _origins(signals: Signals, rows: Int64, texts: _Texts) -> tuple[Int32, Int32
     return module, line
 
 
+def _links(signals: Signals, kept: Int64) -> tuple[Int32, Int32]:
+    """The operator of each event, and what it comes from, as places among the kept ones."""
+    events = signals.trace.events
+    # One more element than events, for row -1.
+    place = np.full(len(events) + 1, -1, dtype=np.int32)
+    place[kept] = np.arange(kept.size, dtype=np.int32)
+    parent = events.parent[kept]
+    around = np.where(parent >= 0, signals.launching_operator[parent], -1)
+    is_launched = events.launched_by[kept] >= 0
+    work = operators_of(signals, kept.astype(np.int32))
+    source = np.where(is_launched, events.launched_by[kept], events.forward[kept])
+    operator: Int32 = place[np.where(work >= 0, work, around)]
+    return operator, place[source]
+
+
 def _stretches(signals: Signals) -> tuple[UInt8, Intervals]:
     """The cause of each stretch of time, and its intervals; the longest if there are too many."""
     parts = [signals.attribution.intervals[cause] for cause in _CAUSES]
@@ -332,13 +369,9 @@ def select_events(
     the finding claims, the longest intervals), `truncated` (events in the range that are not
     listed) and `left_out` (events of the whole trace that were never stored).
     """
-    end_ns, track_of = stored.end_ns, stored.track
-    is_inside = (stored.start_ns < to_ns) & (
-        # An event without duration counts if it starts in the range, any other if it overlaps it.
-        (end_ns > from_ns) | ((stored.duration_ns == 0) & (stored.start_ns >= from_ns))
-    )
+    track_of = stored.track
     is_of_worker = stored.track_worker[track_of] == stored.worker
-    inside = np.flatnonzero(is_inside & is_of_worker)
+    inside = np.flatnonzero(stored.is_inside(from_ns, to_ns) & is_of_worker)
     inside = inside[np.lexsort((-stored.duration_ns[inside], stored.start_ns[inside]))]
     total = inside.size
     present, track = unique_inverse(track_of[inside])

@@ -29,7 +29,7 @@ from tb_perfadvisor.trace.intervals import Intervals, covered_before, intersect,
 from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.tables import Int32, Int64, UInt8
 
-_TEXTS = ("texts", "track_label", "track_process", "causes")
+_TEXTS = ("argument_texts", "texts", "track_label", "track_process", "causes")
 _SCALARS = (
     "worker",
     "start_ns_of_window",
@@ -67,6 +67,15 @@ class TimelineEvents(Struct, frozen=True):
     module: Int32
     line: Int32
     """Source line: `train.py:12 step`."""
+    operator: Int32
+    """The place of the operator around it, or whose work it does on the device; -1 for none."""
+    source: Int32
+    """The place of what it comes from: of device work its launch, of a node of the backward pass
+    its forward operator; -1 if unknown."""
+    is_work: NDArray[np.bool_]
+    """Whether it is work of the device that causes are given to, as the analysis counts it."""
+    arguments: Int32
+    """Index into `argument_texts`; -1 for none."""
     track_first_row: Int32
     """The first row of each track, and at the end the number of rows; shape (tracks + 1,)."""
     track_is_device: NDArray[np.bool_]
@@ -86,6 +95,8 @@ class TimelineEvents(Struct, frozen=True):
     step_number: Int64
     step_start_ns: Int64
     step_end_ns: Int64
+    argument_texts: tuple[str, ...]
+    """Labels and values, each a list of pairs as JSON."""
     texts: tuple[str, ...]
     track_label: tuple[str, ...]
     track_process: tuple[str, ...]
@@ -101,6 +112,17 @@ class TimelineEvents(Struct, frozen=True):
         """The track of each event."""
         track: Int64 = np.searchsorted(self.track_first_row, self.row, side="right") - 1
         return track
+
+    def is_inside(self, from_ns: int, to_ns: int) -> NDArray[np.bool_]:
+        """Whether each event is in a range: it overlaps it, or starts there without duration."""
+        is_at_once = (self.duration_ns == 0) & (self.start_ns >= from_ns)
+        inside: NDArray[np.bool_] = (self.start_ns < to_ns) & ((self.end_ns > from_ns) | is_at_once)
+        return inside
+
+    def place_of_step(self, number: int | None) -> int:
+        """The row of a step; without a number, or if there is no such step, of the typical one."""
+        named = np.flatnonzero(self.step_number == number)
+        return int(named[0]) if named.size else _typical_step(self)
 
     def claims_of(self, finding: int) -> Intervals:
         """The time that a finding's saving is taken from; empty without a saving."""
@@ -155,6 +177,8 @@ MAX_STEPS = 200
 """More of them are too close to one another to be told apart."""
 MAX_TRACKS = 1_000
 MAX_FOUND = 200
+MAX_NAMES_FOUND = 50
+MAX_LINKED = 50
 
 
 class _Boxes(Struct, frozen=True):
@@ -246,7 +270,8 @@ def _typical_step(stored: TimelineEvents) -> int:
 def find_events(stored: TimelineEvents, text: str) -> dict[str, Any]:
     """The events whose names contain a text, without regard to case; the longest if there are many.
 
-    `count` and `total_ns` are those of all; `events` are in order of time.
+    `count` and `total_ns` are those of all; `events` are in order of time. `names` are the names
+    that take the most time, each with its sums and its longest event.
     """
     wanted = text.casefold()
     is_wanted = np.array([wanted in name.casefold() for name in stored.texts] + [False], dtype=bool)
@@ -257,7 +282,29 @@ def find_events(stored: TimelineEvents, text: str) -> dict[str, Any]:
         "count": int(found.size),
         "total_ns": int(stored.duration_ns[found].sum()),
         "events": [describe_event(stored, event) for event in in_time.tolist()],
+        "names": _names_found(stored, found),
     }
+
+
+def _names_found(stored: TimelineEvents, found: Int64) -> list[dict[str, Any]]:
+    """Sums by name, those that take the most time first."""
+    names, group = unique_inverse(stored.name[found])
+    duration_ns = stored.duration_ns[found]
+    # Exact: float64 holds integers up to 2^53 ns, 104 days.
+    total_ns = np.bincount(group, weights=duration_ns, minlength=len(names)).astype(np.int64)
+    count = np.bincount(group, minlength=len(names))
+    # Of each name, the longest event comes first.
+    by_name = np.lexsort((-duration_ns, group))
+    longest = found[by_name[np.searchsorted(group[by_name], np.arange(len(names)))]]
+    return [
+        {
+            "name": stored.texts[names[at]],
+            "count": int(count[at]),
+            "total_ns": int(total_ns[at]),
+            "longest": describe_event(stored, int(longest[at])),
+        }
+        for at in np.argsort(-total_ns, kind="stable")[:MAX_NAMES_FOUND].tolist()
+    ]
 
 
 def describe_event(stored: TimelineEvents, event: int, worker: int | None = None) -> dict[str, Any]:
@@ -267,6 +314,7 @@ def describe_event(stored: TimelineEvents, event: int, worker: int | None = None
     def text(index: int) -> str:
         return stored.texts[index] if index >= 0 else ""
 
+    arguments = int(stored.arguments[event])
     return {
         "event": event,
         "row": int(stored.row[event]),
@@ -276,17 +324,39 @@ def describe_event(stored: TimelineEvents, event: int, worker: int | None = None
         "name": text(int(stored.name[event])),
         "module": text(int(stored.module[event])),
         "line": text(int(stored.line[event])),
+        "arguments": json.loads(stored.argument_texts[arguments]) if arguments >= 0 else [],
     }
 
 
+def linked_events(
+    stored: TimelineEvents, event: int, worker: int | None = None
+) -> list[dict[str, Any]]:
+    """The events that one comes from and leads to, with what they are to it as `link`.
+
+    `launch`, `operator` and `forward` are what it comes from; `work` is what a launch, or an
+    operator, has the device do, and `backward` the nodes of a forward operator.
+    """
+    source, operator = int(stored.source[event]), int(stored.operator[event])
+    is_device = stored.track_is_device[int(stored.track[event])]
+    found: list[tuple[str, int]] = []
+    if source >= 0:
+        found.append(("launch" if is_device else "forward", source))
+    if operator >= 0:
+        found.append(("operator", operator))
+    if not is_device:
+        from_it = np.flatnonzero(stored.source == event)
+        is_work = stored.track_is_device[stored.track[from_it]]
+        found += [("backward", at) for at in from_it[~is_work].tolist()]
+        of_it = np.flatnonzero(stored.is_work & (stored.operator == event))
+        found += [("work", at) for at in np.union1d(from_it[is_work], of_it).tolist()]
+    return [{"link": link, **describe_event(stored, at, worker)} for link, at in found[:MAX_LINKED]]
+
+
 def _boxes(stored: TimelineEvents, begin_ns: int, end_ns: int, bins: int, max_boxes: int) -> _Boxes:
-    start_ns, duration_ns = stored.start_ns, stored.duration_ns
-    # An event without duration counts if it starts in the range, any other if it overlaps it.
-    inside = np.flatnonzero(
-        (start_ns < end_ns)
-        & ((start_ns + duration_ns > begin_ns) | ((duration_ns == 0) & (start_ns >= begin_ns)))
+    inside = np.flatnonzero(stored.is_inside(begin_ns, end_ns))
+    start_ns, duration_ns, row = (
+        column[inside] for column in (stored.start_ns, stored.duration_ns, stored.row)
     )
-    start_ns, duration_ns, row = start_ns[inside], duration_ns[inside], stored.row[inside]
     # Powers of two, so that bins of neighboring ranges begin at the same times.
     exponent = max((end_ns - begin_ns) // bins, 1).bit_length() - 1
     while True:

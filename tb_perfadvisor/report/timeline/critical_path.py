@@ -1,0 +1,195 @@
+"""The critical path of a step: from its end back to its start, along what each thing waited for.
+
+Work of the device waits for the work before it on its stream, for work of another stream, or for
+its launch. The launching thread is followed back to its last wait for the device, and from there
+the path goes on with the work that was waited for. A thread that had nothing to do before was
+started by the thread of the steps, which waits for those of the backward pass.
+
+Waits between streams are not recorded: work that starts long after its own stream was free and it
+was launched waited for what ended last elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from tb_perfadvisor.report.timeline.window import TimelineEvents
+from tb_perfadvisor.trace.intervals import Intervals, union
+from tb_perfadvisor.trace.kinds import EventKind
+from tb_perfadvisor.trace.tables import Int64
+
+_LATENCY_NS = 10_000
+"""Work that could start starts within this time."""
+_PAUSE_NS = 50_000
+"""A thread that does nothing for longer has ended what it was asked to do."""
+MAX_SEGMENTS = 20_000
+
+
+class _Rows(Struct, frozen=True):
+    """Events in order of their ends; columns of shape (n,)."""
+
+    event: Int64
+    start_ns: Int64
+    end_ns: Int64
+
+    def last_until(self, at_ns: int) -> int:
+        """The place of the last event that has ended at a time; -1 for none."""
+        return int(np.searchsorted(self.end_ns, at_ns, side="right")) - 1
+
+
+class _Path:
+    """Goes back from the end of a step."""
+
+    def __init__(self, stored: TimelineEvents) -> None:
+        self._stored = stored
+        self._track, self._end_ns = stored.track, stored.end_ns
+        is_of_worker = stored.track_worker[self._track] == stored.worker
+        is_long = stored.duration_ns > 0
+        self._work = self._rows(np.flatnonzero(stored.is_work & is_of_worker & is_long))
+        # The thread of the steps comes first, if there is one.
+        self._step_thread = int(np.argmin(stored.track_is_device))
+        waits = np.flatnonzero((stored.kind == EventKind.SYNCHRONIZE) & is_of_worker)
+        self._by_track: dict[tuple[str, int], _Rows] = {}
+        self._waits = waits
+        self._stretches: dict[int, Intervals] = {}
+        nodes = (stored.source >= 0) & ~stored.track_is_device[self._track] & is_of_worker
+        self._backward = [
+            track for track in np.unique(self._track[nodes]).tolist() if track != self._step_thread
+        ]
+        self.segments: list[tuple[int, int, int]] = []
+
+    def _rows(self, events: Int64) -> _Rows:
+        end_ns = self._end_ns[events]
+        order = np.argsort(end_ns, kind="stable")
+        return _Rows(events[order], self._stored.start_ns[events[order]], end_ns[order])
+
+    def _on_track(self, what: str, events: Int64, track: int) -> _Rows:
+        if (what, track) not in self._by_track:
+            self._by_track[what, track] = self._rows(events[self._track[events] == track])
+        return self._by_track[what, track]
+
+    def add(self, track: int, from_ns: int, to_ns: int) -> None:
+        """Add a stretch before the ones that are there; neighbors on a track are one."""
+        if to_ns <= from_ns:
+            return
+        if self.segments and self.segments[-1][:2] == (track, to_ns):
+            to_ns = self.segments.pop()[2]
+        self.segments.append((track, from_ns, to_ns))
+
+    def follow(self, start_ns: int, end_ns: int) -> None:
+        """Go from the end of a step back to its start."""
+        place = self._work.last_until(end_ns)
+        ended_ns = int(self._work.end_ns[place]) if place >= 0 else start_ns
+        # What the host does after the device's last work.
+        self.add(self._step_thread, max(ended_ns, start_ns), end_ns)
+        at_ns = ended_ns
+        while at_ns > start_ns and len(self.segments) < MAX_SEGMENTS:
+            thread, at_ns = self._through_work(self._work.last_until(at_ns), start_ns)
+            at_ns = self._through_host(thread, at_ns, start_ns)
+
+    def _through_work(self, place: int, start_ns: int) -> tuple[int, int]:
+        """Follow the device's work back to a launch; the launching thread, and the launch's end."""
+        stored, work = self._stored, self._work
+        while len(self.segments) < MAX_SEGMENTS:
+            event, begun_ns = int(work.event[place]), int(work.start_ns[place])
+            track, launch = int(self._track[event]), int(stored.source[event])
+            self.add(track, max(begun_ns, start_ns), int(work.end_ns[place]))
+            on_stream = self._on_track("work", work.event, track)
+            before, other = on_stream.last_until(begun_ns), work.last_until(begun_ns)
+            free_ns = int(on_stream.end_ns[before]) if before >= 0 else -1
+            # A call may return after its work has begun.
+            ready_ns = min(int(self._end_ns[launch]), begun_ns) if launch >= 0 else -1
+            bound_ns = max(free_ns, ready_ns)
+            is_held = begun_ns - bound_ns > _LATENCY_NS
+            if other >= 0 and is_held and int(work.end_ns[other]) > bound_ns:
+                place, bound_ns = other, int(work.end_ns[other])
+            elif free_ns >= ready_ns and before >= 0:
+                place = self._place_of(int(on_stream.event[before]), free_ns)
+            elif bound_ns > start_ns:
+                self.add(track, bound_ns, begun_ns)
+                return int(self._track[launch]), bound_ns
+            if bound_ns <= start_ns:
+                self.add(track, start_ns, begun_ns)
+                break
+            self.add(track, bound_ns, begun_ns)
+        return self._step_thread, start_ns
+
+    def _place_of(self, event: int, end_ns: int) -> int:
+        """The place of an event among the device's work."""
+        place = int(np.searchsorted(self._work.end_ns, end_ns))
+        while int(self._work.event[place]) != event:
+            place += 1
+        return place
+
+    def _through_host(self, thread: int, at_ns: int, start_ns: int) -> int:
+        """Follow a thread back to its last wait for the device; when what it waited for ended."""
+        begun_ns = start_ns
+        helper, helped_ns = -1, start_ns
+        if thread != self._step_thread:
+            begun_ns = max(self._begun(thread, at_ns), start_ns)
+            helper, helped_ns = self._step_thread, begun_ns
+        for track in self._backward if thread == self._step_thread else ():
+            ends = self._stretches_of(track)[:, 1] - _PAUSE_NS
+            place = int(np.searchsorted(ends, at_ns, side="right")) - 1
+            if place >= 0 and int(ends[place]) > helped_ns:
+                helper, helped_ns = track, int(ends[place])
+        work_ns = self._waited_for(thread, at_ns, max(begun_ns, helped_ns))
+        if work_ns is not None:
+            self.add(thread, work_ns, at_ns)
+            return work_ns
+        self.add(thread, helped_ns, at_ns)
+        return (
+            start_ns if helped_ns <= start_ns else self._through_host(helper, helped_ns, start_ns)
+        )
+
+    def _waited_for(self, thread: int, at_ns: int, since_ns: int) -> int | None:
+        """When the work ended that a thread waited for last; None if it has not since a time."""
+        waits = self._on_track("waits", self._waits, thread)
+        place = waits.last_until(at_ns)
+        while place >= 0 and int(waits.end_ns[place]) > since_ns:
+            ended = self._work.last_until(int(waits.end_ns[place]))
+            work_ns = int(self._work.end_ns[ended]) if ended >= 0 else -1
+            if work_ns > max(int(waits.start_ns[place]), since_ns):
+                return work_ns
+            place -= 1
+        return None
+
+    def _stretches_of(self, thread: int) -> Intervals:
+        """When a thread does something, each with a pause at its end."""
+        stored = self._stored
+        if thread not in self._stretches:
+            events = np.flatnonzero(stored.row == stored.track_first_row[thread])
+            reach_ns = self._end_ns[events] + _PAUSE_NS
+            self._stretches[thread] = union(stored.start_ns[events], reach_ns)
+        return self._stretches[thread]
+
+    def _begun(self, thread: int, at_ns: int) -> int:
+        """When a thread began with what it does at a time."""
+        begins = self._stretches_of(thread)[:, 0]
+        place = int(np.searchsorted(begins, at_ns, side="right")) - 1
+        return int(begins[place]) if place >= 0 else at_ns
+
+
+def critical_path(stored: TimelineEvents, step: int | None) -> dict[str, Any]:
+    """The critical path of a step, by default of the typical one.
+
+    `segments` are the track, the start and the end of each stretch in order of time, on the clock
+    of the reference worker; together they cover the step. `tracks` has the time on each track.
+    """
+    if not stored.step_number.size:
+        return {"step": None, "segments": [], "tracks": []}
+    place = stored.place_of_step(step)
+    path = _Path(stored)
+    path.follow(int(stored.step_start_ns[place]), int(stored.step_end_ns[place]))
+    segments = path.segments[::-1]
+    tracks: dict[int, int] = {}
+    for track, from_ns, to_ns in segments:
+        tracks[track] = tracks.get(track, 0) + to_ns - from_ns
+    return {
+        "step": int(stored.step_number[place]),
+        "segments": segments,
+        "tracks": sorted(tracks.items(), key=lambda item: -item[1]),
+    }
