@@ -51,7 +51,7 @@ def load(path: str | os.PathLike[str], *, execution: Execution = IN_PROCESS) -> 
     runs, failures = [], []
     for capture in listing.captures:
         try:
-            reads = start_reading(listing, capture, execution.executor)
+            reads = start_reading(listing, capture, execution.executor, slicing=execution.slicing)
             runs.append(load_capture(listing, capture, reads=reads))
         except Exception as raised:
             error = contained(raised, capture.run)
@@ -114,7 +114,8 @@ def read_capture(
     Raises:
         PerfAdvisorError: When none of its files can be read.
     """
-    reads = start_reading(listing, capture, execution.executor, summarizer_of(capture))
+    summarize = summarizer_of(capture)
+    reads = start_reading(listing, capture, execution.executor, summarize, execution.slicing)
     return load_capture(listing, capture, progress, reads=reads)
 
 
@@ -208,7 +209,10 @@ def _with_reads(
         result = cache.read(listing.root, capture) if cache is not None else None
         reads: Sequence[Read] = ()
         if result is None:
-            reads = start_reading(listing, capture, execution.executor, summarizer_of(capture))
+            summarize = summarizer_of(capture)
+            reads = start_reading(
+                listing, capture, execution.executor, summarize, execution.slicing
+            )
         waiting.append((listing, capture, result, reads))
         while sum(len(reads) for *_, reads in waiting) > execution.max_pending_files:
             yield waiting.popleft()

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,12 +21,15 @@ from typing import Any
 from msgspec import Struct
 
 from tb_perfadvisor.execution.limits import NO_LIMITS, Limits
+from tb_perfadvisor.ingest.format import Slicing
 
 # A cluster returns only summaries of ranks, so it may read many files at the same time.
 _MAX_PENDING_IN_CLUSTER = 256
 _MAX_PENDING_PER_PROCESS = 2
 # Starting a process takes as long as reading a file of this size, so each gets two at least.
 _LARGE_BYTES = 1_000_000
+# A file that is compressed ten times to this size is worth several processes.
+_SHARED_BYTES = 8_000_000
 # Each process holds one trace; users who have the memory can ask for more processes.
 _MAX_WORKERS = 8
 
@@ -38,6 +41,8 @@ class Execution(Struct, frozen=True):
     """None reads each file in this process when its capture's turn comes."""
     max_pending_files: int = 0
     """Files of later captures that may be read while one capture is analyzed."""
+    slicing: Slicing | None = None
+    """Which processes decode a large file that is read in this process."""
 
 
 IN_PROCESS = Execution()
@@ -55,7 +60,8 @@ def open_execution(
 
     `sizes_bytes` of the files decide how many processes are worth their start if `workers` is not
     given. With 1, or on a system without semaphores or file descriptors for more, this process
-    reads. The limits are those of each process. If the address of a Dask scheduler is given
+    reads. Processes read a file each; if there are only a few large ones, they share each file. The
+    limits are those of each process. If the address of a Dask scheduler is given
     (`tcp://host:8786`), its workers read.
     """
     if scheduler is not None:
@@ -64,6 +70,7 @@ def open_execution(
         with open_cluster(scheduler) as executor:
             yield Execution(executor, _MAX_PENDING_IN_CLUSTER)
         return
+    sizes_bytes, is_given = list(sizes_bytes), workers is not None
     if workers is None:
         workers = worthwhile_workers(sizes_bytes)
     if workers <= 1:
@@ -71,20 +78,35 @@ def open_execution(
         return
     from tb_perfadvisor.execution.process_pool import open_pool
 
+    is_shared = _are_shared(sizes_bytes) and (not is_given or _large(sizes_bytes) == 1)
     with ExitStack() as stack:
         try:
-            executor = stack.enter_context(open_pool(workers, limits))
+            executor = stack.enter_context(open_pool(workers, limits, starts=not is_shared))
         except (ImportError, OSError):  # the system allows no pool
             execution = IN_PROCESS
         else:
-            execution = Execution(executor, _MAX_PENDING_PER_PROCESS * workers)
+            if is_shared:
+                execution = Execution(slicing=Slicing(executor, workers))
+            else:
+                execution = Execution(executor, _MAX_PENDING_PER_PROCESS * workers)
         yield execution
 
 
 def worthwhile_workers(sizes_bytes: Iterable[int]) -> int:
     """How many processes are worth their start for files of these sizes; 1 for none."""
-    large = sum(size >= _LARGE_BYTES for size in sizes_bytes)
-    return max(1, min(large // 2, available_processors(), _MAX_WORKERS))
+    sizes_bytes = list(sizes_bytes)
+    most = min(available_processors(), _MAX_WORKERS)
+    return most if _are_shared(sizes_bytes) else max(1, min(_large(sizes_bytes) // 2, most))
+
+
+def _large(sizes_bytes: Sequence[int]) -> int:
+    return sum(size >= _LARGE_BYTES for size in sizes_bytes)
+
+
+def _are_shared(sizes_bytes: Sequence[int]) -> bool:
+    """Whether several processes decode each file, as there are few and one is very large."""
+    is_worth_it = any(size >= _SHARED_BYTES for size in sizes_bytes)
+    return is_worth_it and _large(sizes_bytes) // 2 < 2
 
 
 def available_processors() -> int:

@@ -24,8 +24,12 @@ T = TypeVar("T")
 
 
 @contextmanager
-def open_pool(workers: int, limits: Limits = NO_LIMITS) -> Iterator[Executor]:
+def open_pool(
+    workers: int, limits: Limits = NO_LIMITS, *, starts: bool = True
+) -> Iterator[Executor]:
     """Processes that are spawned, since a fork of a process with threads can hang.
+
+    The first one starts at once, or with the first task.
 
     Raises:
         ImportError: If the system has no semaphores.
@@ -40,7 +44,8 @@ def open_pool(workers: int, limits: Limits = NO_LIMITS) -> Iterator[Executor]:
     )
     executor.time_limit_s = limits.time_s
     try:
-        executor.submit(_start)
+        if starts:
+            executor.submit(_start)
         yield executor
     finally:
         executor.shutdown(wait=True, cancel_futures=True)

@@ -21,6 +21,8 @@ from tb_perfadvisor.ingest.trace_names import stem_of
 
 # Listing a log directory must not wait for numpy.
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from tb_perfadvisor.trace import Source, Trace
 
 HEAD_BYTES = 262_144
@@ -31,6 +33,18 @@ Opener = Callable[[], AbstractContextManager[BinaryIO]]
 Reader = Callable[[Mapping[str, Opener], "Source"], "Iterator[Trace]"]
 """Reads one worker from its files: what opens each, by path. Completes the source. Yields several
 traces if a file holds several documents."""
+
+
+class Slicing(Struct, frozen=True):
+    """How one file is decoded in several processes."""
+
+    executor: Executor
+    processes: int
+    """How many it has."""
+    least_bytes: int = 80_000_000
+    """A smaller file is decoded here before processes have started."""
+    piece_bytes: int = 4_000_000
+    """What a process gets at a time: it takes longer than handing it over, and fits the memory."""
 
 
 class RunOfRank(Struct, frozen=True):
@@ -94,6 +108,8 @@ class Format(Struct, frozen=True):
     """Groups files of this format into captures; adds them to those of earlier formats."""
     reader: Callable[[], Reader]
     """Imports the reader, which takes as long as reading a small file."""
+    slicing_reader: Callable[[Slicing], Reader] | None = None
+    """A reader that lets several processes decode a file; None if there is none."""
     sniff: Callable[[bytes, bool], Sniffed | None] | None = None
     """Recognizes the inflated beginning of a file; told whether the name claims a trace. None for
     formats whose name is proof enough."""

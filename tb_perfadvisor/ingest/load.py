@@ -27,6 +27,7 @@ from tb_perfadvisor.ingest.captured_graphs import joined_with_captures
 from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile, WorkerFiles
 from tb_perfadvisor.ingest.files.access import ShareRead, open_file
 from tb_perfadvisor.ingest.files.tree import first_names, is_url
+from tb_perfadvisor.ingest.format import Slicing
 from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT, NAME
 from tb_perfadvisor.ingest.merged_ranks import (
@@ -55,6 +56,8 @@ Summarize = Callable[[Trace], RankSummary]
 _MAX_RANKS_NAMED = 8
 _MAX_CAPTURES = 64
 """A server captures graphs for some fifty batch sizes, and replays few of them at a time."""
+_INFLATED_RATIO = 10
+"""JSON traces compress 10 to 40 times."""
 MAX_TRACES_IN_MEMORY = 4
 """If a capture has more workers, only their summaries stay in memory. A trace that is wanted again
 is read again."""
@@ -84,12 +87,14 @@ def start_reading(
     capture: Capture,
     executor: Executor | None = None,
     summarize: Summarize | None = None,
+    slicing: Slicing | None = None,
 ) -> tuple[Read, ...]:
     """Start to read a capture.
 
     Returns one call per worker that returns what was read. With an executor, reading starts at
     once; without one, each call reads when it is made. `summarize` sums up each trace where it is
-    read; without it, all traces stay in memory.
+    read; without it, all traces stay in memory. `slicing` says which processes decode large files,
+    if there is no executor.
     """
     keeps_traces = summarize is None or len(capture.workers) <= MAX_TRACES_IN_MEMORY
     jobs = [
@@ -97,7 +102,7 @@ def start_reading(
         for worker in capture.workers
     ]
     if executor is None:
-        return tuple(jobs)
+        return tuple(partial(job, slicing=slicing) for job in jobs)
     return tuple(
         _submit(executor, job, worker.files[0].path)
         for job, worker in zip(jobs, capture.workers, strict=True)
@@ -271,6 +276,7 @@ def read_worker(
     summarize: Summarize | None,
     keeps_trace: bool,
     tell: ShareRead | None = None,
+    slicing: Slicing | None = None,
 ) -> tuple[Worker, ...]:
     """Read what one worker of a capture recorded, and sum it up.
 
@@ -282,7 +288,7 @@ def read_worker(
     notes: list[Note] = []
     path = recorded.files[0].path
     try:
-        for place, trace in enumerate(load_worker(root, recorded, tell)):
+        for place, trace in enumerate(load_worker(root, recorded, tell, slicing)):
             summary = summarize(trace) if summarize is not None else None
             workers.append(Worker(trace.source, summary, trace if keeps_trace else None, place))
             documents.append((trace.source, trace.duration_ns))
@@ -300,10 +306,16 @@ def read_worker(
     return tuple(replace(workers[place], notes=tuple(notes)) for place in together)
 
 
-def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None) -> Iterator[Trace]:
+def load_worker(
+    root: str,
+    recorded: WorkerFiles,
+    tell: ShareRead | None = None,
+    slicing: Slicing | None = None,
+) -> Iterator[Trace]:
     """Read what one worker of a capture recorded: a trace for each document of its file.
 
-    `tell` is called with the share (0-1) of these files that was read.
+    `tell` is called with the share (0-1) of these files that was read. `slicing` says which
+    processes decode a large file.
     """
     files = recorded.files
     source = Source(
@@ -314,7 +326,11 @@ def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None)
         host=files[0].host,
         rank=files[0].rank,
     )
-    read = format_of(recorded.format).reader()
+    format = format_of(recorded.format)
+    if format.slicing_reader and slicing and _inflated_bytes(files[0]) >= slicing.least_bytes:
+        read = format.slicing_reader(slicing)
+    else:
+        read = format.reader()
     openers, before_bytes = {}, 0
     total_bytes = sum(file.size_bytes for file in files)
     for file in files:
@@ -328,6 +344,11 @@ def load_worker(root: str, recorded: WorkerFiles, tell: ShareRead | None = None)
     except InvalidTraceError as error:
         error.where = error.where or source.path
         raise
+
+
+def _inflated_bytes(file: ProfileFile) -> int:
+    """About how large a file is when it is inflated."""
+    return file.size_bytes * (_INFLATED_RATIO if file.path.endswith(".gz") else 1)
 
 
 def _completed(trace: Trace, root: str, recorded: WorkerFiles) -> Trace:

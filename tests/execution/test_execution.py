@@ -28,7 +28,10 @@ def test_files_are_read_in_process_by_default() -> None:
     ("sizes_bytes", "workers"),
     [
         ([], 1),
-        ([200 * MB], 1),  # one file is one task
+        ([7 * MB], 1),  # one file is one task
+        ([8 * MB], 8),  # unless it is very large: then processes share it
+        ([MB, 200 * MB, MB], 8),
+        ([200 * MB] * 4, 2),  # of several files, each process reads its own
         ([MB] * 3, 1),  # each process reads two files at least
         ([MB - 1] * 100, 1),  # small files are read faster than a process starts
         ([MB] * 4, 2),
@@ -41,6 +44,28 @@ def test_processes_are_started_where_they_are_worth_it(
 ) -> None:
     monkeypatch.setattr("tb_perfadvisor.execution.execution.available_processors", lambda: 16)
     assert worthwhile_workers(sizes_bytes) == workers
+
+
+@pytest.mark.parametrize(
+    ("sizes_bytes", "workers", "is_shared"),
+    [
+        ([8 * MB], None, True),
+        ([8 * MB] * 3, None, True),
+        ([8 * MB] * 4, None, False),
+        ([8 * MB], 2, True),
+        ([7 * MB], 2, False),
+        ([8 * MB] * 2, 2, False),  # whoever asks for processes gets them for any format
+    ],
+)
+def test_processes_share_a_few_very_large_files(
+    sizes_bytes: list[int],
+    workers: int | None,
+    is_shared: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tb_perfadvisor.execution.execution.available_processors", lambda: 4)
+    with open_execution(sizes_bytes, workers=workers) as execution:
+        assert (execution.slicing is not None, execution.executor is None) == (is_shared, is_shared)
 
 
 def test_no_more_processes_than_processors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ BUDGET = {
     # programs without an optimizer were not recorded, or a token or micro-batch was a step.
     # `report/timeline/range_sums`, `critical_path` and `arguments`: for the sums of a range, what a
     # step waits for, and the arguments of an operator or kernel, users had to go to Perfetto.
-    "modules": 651,
+    "modules": 652,
     "rules": 145,
     "limits that users can set": 190,
     # `analyze --tables`: all tables at once beside any format, so it is no format itself.
@@ -59,7 +59,8 @@ BUDGET = {
     # `record_now` and a route.
     # Ranges, arrows, arguments and critical paths of the timeline, as above, and memory over time
     # by what it is for.
-    "lines of Python and TOML": 132_777,
+    # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
+    "lines of Python and TOML": 133_275,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

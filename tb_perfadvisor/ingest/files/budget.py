@@ -62,8 +62,14 @@ class Budget:
 
     def expect_json(self, text: bytes | memoryview) -> None:
         """Check that there is room for the values of a JSON text, before it is decoded."""
-        # Short texts fit in any case, and nearly all texts are short.
-        if ITEM_BYTES * len(text) > FREE_BYTES - self.kept_bytes:
-            text = bytes(text)
-            objects = _ITEMS_OF_OBJECT * text.count(b"{")
-            self.expect(text.count(b",") + text.count(b"[") + objects)
+        if self.is_large(len(text)):
+            self.expect(json_items(bytes(text)))
+
+    def is_large(self, size_bytes: int) -> bool:
+        """Whether a text must be looked at: short ones, which nearly all are, fit in any case."""
+        return ITEM_BYTES * size_bytes > FREE_BYTES - self.kept_bytes
+
+
+def json_items(text: bytes) -> int:
+    """The most items that a JSON text holds."""
+    return text.count(b",") + text.count(b"[") + _ITEMS_OF_OBJECT * text.count(b"{")

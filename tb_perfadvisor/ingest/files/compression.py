@@ -47,6 +47,8 @@ class Inflated:
             self._pieces = self._layers[-1]
             first = self._pieces.read(_BLOCK_BYTES)
         self._first = first
+        self.read_bytes = len(first)
+        """Bytes that were read so far, after inflating."""
         self.budget = Budget(where, len(first))
         """What the reader may keep of the bytes that were read so far."""
 
@@ -70,7 +72,7 @@ class Inflated:
         return b"".join(pieces) if len(pieces) > 1 else pieces[0]
 
     def _check(self, size: int) -> None:
-        self.budget.read_bytes = count = self.budget.read_bytes + size
+        self.budget.read_bytes = self.read_bytes = count = self.read_bytes + size
         if not self._layers or count < _HARMLESS_BYTES:
             return
         read_bytes = self._layers[0].read_bytes

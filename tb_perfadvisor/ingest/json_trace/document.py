@@ -11,13 +11,16 @@ strict decoder rejects is repaired. Events that cannot be repaired are dropped a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import Any, BinaryIO, Final, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from tb_perfadvisor.errors import UnreadableProfileError
+from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.json_trace.envelope import Envelope, is_present
 from tb_perfadvisor.note import Note
@@ -107,7 +110,26 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _ENVELOPE = msgspec.json.Decoder(Envelope)
 _VALUES = msgspec.json.Decoder(list[msgspec.Raw])
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Read(Struct, frozen=True):
+    """A portion of a file, as it was read."""
+
+    text: bytes = b""
+    read_bytes: int = 0
+    """Of the whole file, with this portion."""
+    is_last: bool = False
+    error: Exception | None = None
+    """Why it could not be read."""
+
+
+class Place(Struct, frozen=True):
+    """How far a text was read and taken."""
+
+    unread: bytes
+    read_bytes: int
+    is_at_end: bool
 
 
 class Text:
@@ -122,14 +144,39 @@ class Text:
         self.unread = first
         """The text that was read but not yet taken."""
         self.is_at_end = len(first) < HEAD_BYTES - len(_BYTE_ORDER_MARK)
+        self._read_bytes = inflated.read_bytes
+        self._read_again: deque[Read] = deque()
 
-    def fill(self, size: int) -> None:
-        """Read until `unread` has this many bytes or the file ends."""
-        missing = size - len(self.unread)
-        if missing > 0 and not self.is_at_end:
-            added = self.inflated.read(missing)
-            self.is_at_end = len(added) < missing
-            self.unread += added
+    def fill(self, size: int) -> list[Read]:
+        """Read until `unread` has this many bytes or the file ends; returns what was read."""
+        before, reads = self.place(), []
+        while (missing := size - len(self.unread)) > 0 and not self.is_at_end:
+            read = self._read_again.popleft() if self._read_again else self._read(missing)
+            reads.append(read)
+            if read.error is not None:
+                self.go_back(before, reads)
+                raise read.error
+            self.unread += read.text
+            self._read_bytes, self.is_at_end = read.read_bytes, read.is_last
+        self.inflated.budget.read_bytes = self._read_bytes
+        return reads
+
+    def _read(self, size: int) -> Read:
+        try:
+            text = self.inflated.read(size)
+        except Exception as error:  # it is raised where it would be if nobody read ahead
+            return Read(error=error)
+        return Read(text, self.inflated.read_bytes, len(text) < size)
+
+    def place(self) -> Place:
+        """Where the text is now."""
+        return Place(self.unread, self._read_bytes, self.is_at_end)
+
+    def go_back(self, place: Place, reads: Sequence[Read]) -> None:
+        """Go back to a place; `reads` is what was read since, and is read again."""
+        self.unread, self._read_bytes = place.unread, place.read_bytes
+        self.is_at_end = place.is_at_end
+        self._read_again.extendleft(reversed(reads))
 
     def begin(self) -> None:
         """Take what is unread for the beginning of another document."""
@@ -142,6 +189,19 @@ class Text:
         return taken
 
 
+class SliceAhead(Struct, frozen=True):
+    """A slice that was taken but not decoded."""
+
+    text: bytes
+    """Events, with what lies between them."""
+    read_bytes: int
+    """How much was read of the file until then."""
+    place: Place
+    """Where it begins."""
+    reads: Sequence[Read]
+    """What was read to take it."""
+
+
 class Document(Generic[E]):
     """A document of a file: its top level, and its events in chunks.
 
@@ -151,6 +211,7 @@ class Document(Generic[E]):
         repaired: Number of chunks repaired so far.
         is_followed: Whether another document follows, which is unread then.
         is_interleaved: Whether another document begins before this one has ended.
+        is_at_end: Whether all events were read.
     """
 
     def __init__(self, text: Text, envelope: Envelope, event: type[E], where: str) -> None:
@@ -160,10 +221,10 @@ class Document(Generic[E]):
         self.repaired = 0
         self.is_followed = False
         self.is_interleaved = False
+        self.is_at_end = False
         self._text = text
         self._where = where
         self._is_cut_off = False
-        self._is_at_end = False
         self._event = msgspec.json.Decoder(event)
         self._events = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
 
@@ -175,11 +236,39 @@ class Document(Generic[E]):
 
     def chunks(self) -> Iterator[list[E]]:
         """All events, a slice at a time."""
-        while not self._is_at_end:
-            if events := self._next_slice():
+        while not self.is_at_end:
+            if events := self.next_slice():
                 yield events
 
-    def _next_slice(self) -> list[E]:
+    @property
+    def budget(self) -> Budget:
+        """What may be kept of what was read so far."""
+        return self._text.inflated.budget
+
+    def slice_ahead(self) -> SliceAhead | None:
+        """Take the next slice without decoding it; None if decoding must show where it ends.
+
+        It ends where `next_slice` lets it end if it can be decoded.
+        """
+        text = self._text
+        place = text.place()
+        try:
+            reads = text.fill(_SLICE_BYTES + _SLICE_BYTES // 4)
+        except Exception:  # it is raised again by `next_slice`
+            return None
+        cut = _BETWEEN_OBJECTS.search(text.unread, _SLICE_BYTES)
+        if cut is None:
+            text.go_back(place, reads)
+            return None
+        taken = text.take(cut.end())
+        return SliceAhead(taken[: cut.start() + 1], text.place().read_bytes, place, reads)
+
+    def go_back(self, place: Place, reads: Sequence[Read]) -> None:
+        """Put back the slices since a place; `reads` is what was read to take them."""
+        self._text.go_back(place, reads)
+
+    def next_slice(self) -> list[E]:
+        """Take and decode a slice; empty if more must be read first, or none is readable."""
         text = self._text
         text.fill(_SLICE_BYTES + _SLICE_BYTES // 4)
         search_from = _SLICE_BYTES
@@ -192,7 +281,7 @@ class Document(Generic[E]):
                 break
             try:
                 events = self._decoded(memoryview(text.unread)[: cut.start() + 1])
-            except _UNREADABLE:
+            except UNREADABLE:
                 search_from = cut.end()
                 continue
             text.take(cut.end())
@@ -206,7 +295,7 @@ class Document(Generic[E]):
         for end in islice(_END_OF_ARRAY.finditer(text.unread), _MAX_CUTS_TRIED):
             try:
                 events = self._decoded(memoryview(text.unread)[: end.start(1)])
-            except _UNREADABLE:
+            except UNREADABLE:
                 continue
             text.take(end.end(1))
             self._read_tail()
@@ -225,7 +314,7 @@ class Document(Generic[E]):
             return self._read_more()
         events = self._strict_or_salvaged(text.take(last))
         if not self._ends_in(text.unread, events) and text.is_at_end:
-            self._is_cut_off = self._is_at_end = True
+            self._is_cut_off = self.is_at_end = True
             events.extend(self._complete(text.take(len(text.unread))))
         return events
 
@@ -254,7 +343,7 @@ class Document(Generic[E]):
                 break
             try:
                 values = _VALUES.decode(b"[" + repair_json(piece[:stop]) + b"]")
-            except _UNREADABLE:
+            except UNREADABLE:
                 continue
             events.extend(self._readable(values))
             self._text.take(closing.end())
@@ -273,7 +362,7 @@ class Document(Generic[E]):
         self.repaired += repaired != piece.translate(SPACES)
         try:
             return self._decoded(repaired)
-        except _UNREADABLE:
+        except UNREADABLE:
             pass
         return list(self._readable(_values(repaired)))
 
@@ -286,13 +375,13 @@ class Document(Generic[E]):
         for value in values:
             text = bytes(value)
             if _HEADER in text:
-                self.is_interleaved = self._is_cut_off = self._is_at_end = True
+                self.is_interleaved = self._is_cut_off = self.is_at_end = True
                 return
             for _ in range(_MAX_BAD_VALUES):
                 try:
                     yield self._event.decode(text)
                     break
-                except _UNREADABLE as error:
+                except UNREADABLE as error:
                     text = without_bad_value(text, str(error))
             else:
                 self.malformed += 1
@@ -304,7 +393,7 @@ class Document(Generic[E]):
             return []
         try:
             return [self._event.decode(text)]
-        except _UNREADABLE:
+        except UNREADABLE:
             return []
 
     def _strict_or_salvaged(self, piece: bytes) -> list[E]:
@@ -313,12 +402,12 @@ class Document(Generic[E]):
             return []
         try:
             return self._decoded(piece)
-        except _UNREADABLE:
+        except UNREADABLE:
             return self._salvage(piece)
 
     def _read_tail(self) -> None:
         """Fill in the envelope from the keys after the events."""
-        self._is_at_end = True
+        self.is_at_end = True
         text, size, trailer = self._text, HEAD_BYTES, None
         while trailer is None:
             text.fill(size)
@@ -389,7 +478,7 @@ def _take_header(text: Text) -> Envelope | None:
         text.inflated.budget.expect_json(header)
         try:
             envelope = _ENVELOPE.decode(header)
-        except _UNREADABLE:
+        except UNREADABLE:
             # The key is nested, or the header is damaged. If no other key fits, use the first.
             damaged = damaged or (match.end(), header)
             continue
@@ -406,7 +495,7 @@ def _envelope_of(data: bytes) -> Envelope | None:
     for attempt in (data, repair_json(data)):
         try:
             return _ENVELOPE.decode(attempt)
-        except _UNREADABLE:
+        except UNREADABLE:
             continue
     return None
 
@@ -417,7 +506,7 @@ def _values(piece: bytes) -> Iterator[bytes | msgspec.Raw]:
     for stop, following in _cuts(piece):
         try:
             yield from _VALUES.decode(b"[" + piece[start:stop] + b"]")
-        except _UNREADABLE:
+        except UNREADABLE:
             yield piece[start:stop]
         start = following
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -26,6 +27,7 @@ from tb_perfadvisor.ingest.format import (
     Grouped,
     Reader,
     RunOfRank,
+    Slicing,
     Sniffed,
     reader_of_documents,
 )
@@ -271,6 +273,12 @@ def _reader() -> Reader:
     return reader_of_documents(read_kineto)
 
 
+def _slicing_reader(slicing: Slicing) -> Reader:
+    from tb_perfadvisor.ingest.kineto.reader import read_kineto
+
+    return reader_of_documents(partial(read_kineto, slicing=slicing))
+
+
 KINETO = Format(
     name="kineto",
     label="PyTorch trace",
@@ -278,5 +286,6 @@ KINETO = Format(
     sniff=_sniff,
     group=_group,
     reader=_reader,
+    slicing_reader=_slicing_reader,
     framework="pytorch",
 )

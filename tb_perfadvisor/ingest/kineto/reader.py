@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files.compression import Inflated
+from tb_perfadvisor.ingest.format import Slicing
 from tb_perfadvisor.ingest.host_names import STEP, runtime_kind
 from tb_perfadvisor.ingest.json_trace.document import Document, Text, open_document
 from tb_perfadvisor.ingest.json_trace.recognition import (
@@ -57,17 +58,19 @@ _MOST_DOCUMENTS = 256
 """Ranks of one job that append to the same file. A trace takes milliseconds, however short."""
 
 
-def read_kineto(stream: BinaryIO, source: Source) -> Iterator[Trace]:
+def read_kineto(
+    stream: BinaryIO, source: Source, slicing: Slicing | None = None
+) -> Iterator[Trace]:
     """Read a file: a trace for each of its documents.
 
     Processes that append to one file, and files that are joined, leave several. The stream is
     gzipped or not, by content. `source` has what the path says; the file's own statements are
-    added.
+    added. `slicing` says which processes decode it; without, this one does.
     """
     text = Text(Inflated(stream, source.path))
     is_followed, count = True, 0
     for _ in range(_MOST_DOCUMENTS):
-        trace, is_followed = _read_document(text, source, _MAX_EVENTS - count)
+        trace, is_followed = _read_document(text, source, _MAX_EVENTS - count, slicing)
         yield trace
         if not is_followed:
             return
@@ -81,16 +84,18 @@ def read_kineto(stream: BinaryIO, source: Source) -> Iterator[Trace]:
     )
 
 
-def _read_document(text: Text, source: Source, most_events: int) -> tuple[Trace, bool]:
+def _read_document(
+    text: Text, source: Source, most_events: int, slicing: Slicing | None
+) -> tuple[Trace, bool]:
     """The trace of the next document, and whether another one follows."""
-    document = open_document(text, event_type(text.head), source.path)
+    event = event_type(text.head)
+    document = open_document(text, event, source.path)
     if document is None:
         raise foreign_error(text.head, source.path)
     assembler = Assembler()
     collector = KinetoCollector(assembler.intern)
-    for events in document.chunks():
-        collector.add(events)
-        text.inflated.budget.keep(_ITEMS_OF_EVENT * len(events))
+    for events in _collect(document, event, collector, slicing):
+        document.budget.keep(_ITEMS_OF_EVENT * events)
         _check_count(collector.count, most_events, source)
     collected = collector.finish()
     count = collected.events["name"].size
@@ -103,6 +108,22 @@ def _read_document(text: Text, source: Source, most_events: int) -> tuple[Trace,
     if ASCEND_PROCESS in collected.process_names.values():
         raise ascend_error(source.path)
     return _assemble(assembler, document, collected, source), document.is_followed
+
+
+def _collect(
+    document: Document[Event],
+    event: type[Event],
+    collector: KinetoCollector,
+    slicing: Slicing | None,
+) -> Iterator[int]:
+    """Add all events to the collector; yields how many each slice had."""
+    if slicing is not None:
+        from tb_perfadvisor.ingest.kineto.decode.slices import SlicedEvents
+
+        yield from SlicedEvents(document, event, collector, slicing).collect()
+    for events in document.chunks():
+        collector.add(events)
+        yield len(events)
 
 
 def _check_count(count: int, most: int, source: Source) -> None:

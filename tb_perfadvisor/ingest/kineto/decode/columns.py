@@ -139,6 +139,24 @@ class KinetoColumns(Struct):
     malformed: int
 
 
+class Portion(Struct):
+    """The columns of some events, whose texts, categories and threads are numbered by themselves.
+
+    Lists and dictionaries are in order of appearance.
+    """
+
+    count: int
+    malformed: int
+    columns: dict[str, Columns]
+    texts: list[str]
+    categories: list[Any]
+    threads: list[tuple[Any, Any]]
+    process_names: dict[Any, str]
+    thread_names: dict[tuple[Any, Any], str]
+    ignored: dict[int, int]
+    """How many events of each category are left out."""
+
+
 class KinetoCollector:
     """Turns slices of events into columns.
 
@@ -146,6 +164,7 @@ class KinetoCollector:
     """
 
     def __init__(self, intern: Callable[[str], int]) -> None:
+        self._intern = intern
         self.count = 0
         """Number of events so far."""
         self.malformed = 0
@@ -156,6 +175,8 @@ class KinetoCollector:
         self._ignored: Counter[int] = Counter()
         self._threads = Threads()
         self._open_events = OpenEvents()
+        self.is_portion = True
+        """Whether the events so far mean the same without those before them."""
         self._texts = Texts(intern)
         self._shapes = Texts(intern, _shapes_text)
         self._types = Texts(intern, _types_text)
@@ -177,8 +198,45 @@ class KinetoCollector:
             self._add_memory([e for e in events if e.ph == "i" and e.name == "[memory]"])
         complete = [event for event in events if event.ph == "X"]
         if "B" in kinds or "E" in kinds:
+            self.is_portion = False
             complete += self._open_events.join(events)
         self._add_complete(complete)
+
+    def portion(self, texts: list[str]) -> Portion:
+        """What was added so far, with the texts that were stored."""
+        return Portion(
+            count=self.count,
+            malformed=self.malformed,
+            columns={part: _joined(all_of, [*all_of[0]]) for part, all_of in self._parts.items()},
+            texts=texts,
+            categories=list(self._categories),
+            threads=list(self._threads.keys_in_order),
+            process_names=self._process_names,
+            thread_names=self._thread_names,
+            ignored=dict(self._ignored),
+        )
+
+    def add_portion(self, portion: Portion) -> None:
+        """Add what another collector made of the next events."""
+        categories = _numbers(map(self._categories.__getitem__, portion.categories))
+        numbers = {
+            "text": _numbers(map(self._intern, portion.texts)),
+            "category": categories,
+            "thread": _numbers(map(self._threads.keys_in_order.__getitem__, portion.threads)),
+        }
+        for part, columns in portion.columns.items():
+            for name, column in columns.items():
+                if name == "row":
+                    column += self.count
+                elif kind := _NUMBERED.get((part, name)):
+                    column[:] = numbers[kind][column]
+            self._part(part, columns)
+        for category, count in portion.ignored.items():
+            self._ignored[int(categories[category])] += count
+        self._process_names.update(portion.process_names)
+        self._thread_names.update(portion.thread_names)
+        self.malformed += portion.malformed
+        self.count += portion.count
 
     def finish(self) -> KinetoColumns:
         """Join all slices."""
@@ -438,6 +496,27 @@ _MEMORY_COLUMNS = (
     "address",
     "thread",
 )
+
+
+_NUMBERED = {
+    ("events", "name"): "text",
+    ("events", "category"): "category",
+    ("events", "thread"): "thread",
+    **{("operators", name): "text" for name in ("shapes", "dtypes", "values", "module", "frame")},
+    ("runtime", "kernel"): "text",
+    ("device", "direction"): "text",
+    **{
+        ("collectives", name): "text"
+        for name in ("operation", "dtype", "group", "description", "ranks")
+    },
+    ("memory", "thread"): "thread",
+}
+"""The columns that hold numbers of texts, categories and threads."""
+
+
+def _numbers(numbers: Iterable[int]) -> Column:
+    """The number of each item, and -1 for the item -1, which is none."""
+    return np.array([*numbers, -1], dtype=np.int64)
 
 
 def _joined(parts: list[Columns], names: Iterable[str]) -> Columns:
