@@ -60,12 +60,13 @@ def test_waits_for_values_that_may_be_needed_are_half_expected_to_go(corpus: Pat
 
 
 def test_all_advice_together_may_save_what_the_authors_saved(corpus: Path) -> None:
-    # 2,257 ms became 509 ms: 77 %, with fewer waits, kernels and 64-bit operations. No finding is
-    # about 5 % of the step that the authors saved besides, as idle time of no known cause.
+    # 2,257 ms became 509 ms, with fewer waits, kernels and 64-bit operations. Between 14.6 and
+    # 395.8 ms, the device only waits until a graph has been captured. A program does that once, and
+    # no change goes without it; the later recording began after that.
     combined = report_of(corpus / BEFORE).combined_saving
     before, after = (report_of(corpus / path).overview.window_ns for path in (BEFORE, AFTER))
     assert combined is not None
-    assert combined.low_ns < before - after <= combined.high_ns + 0.055 * before < 0.9 * before
+    assert combined.low_ns < before - 381.2e6 - after <= combined.high_ns < 0.75 * before
 
 
 def column_of(finding: FindingInfo, key: str) -> list[int]:
