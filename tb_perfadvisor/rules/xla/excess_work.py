@@ -147,6 +147,7 @@ _WHY = {
         "Devices pass their results on in a pipeline. While it fills and drains, which is part of"
         " {} trips, devices compute what nobody needs."
     ),
+    Avoidable.GATHERED: "Each of {} devices reads a small part of what all of them gather.",
     Avoidable.SAME: "Of {} results along a dimension, all are the same.",
     Avoidable.PASSES: "They are {} passes over the same arrays; none needs another's result.",
 }
@@ -156,6 +157,7 @@ _INSTEAD = {
     Avoidable.AGAIN: ("result-of-last-trip",),
     Avoidable.SUMS: ("sum-after-loop",),
     Avoidable.BUBBLE: ("more-micro-batches",),
+    Avoidable.GATHERED: ("exchange-borders",),
     Avoidable.SAME: ("once-for-all",),
     Avoidable.PASSES: ("one-pass",),
 }

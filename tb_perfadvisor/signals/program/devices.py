@@ -17,10 +17,13 @@ from tb_perfadvisor.signals.program.graph import (
     PRODUCTS,
     SAME_ELEMENTS,
     Running,
+    count_of,
     origin,
     readers,
     running_programs,
+    total_ns,
 )
+from tb_perfadvisor.signals.program.loop_work import Avoidable, AvoidableWork
 from tb_perfadvisor.signals.program.useful_work import MAPS
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.program import Program
@@ -29,6 +32,8 @@ _OWN = ("partition-id", "replica-id", "reduce-scatter", "all-to-all", "collectiv
 _SHARED = ("all-reduce", "all-gather")
 _PARTS = ("dynamic-slice", "slice")
 _LEAST_BYTES = 1 << 20
+_MOVES = (*SAME_ELEMENTS, "concatenate", "pad")
+_MOST_SENT = 0.5
 
 
 @memoized
@@ -75,6 +80,66 @@ def _is_over_all(program: Program, row: int) -> bool:
     sources = program.operands(row, 0)
     size = sum(program.shape_of(of).elements for of in sources)
     return bool(size) and program.shape_of(row).elements == size * program.devices
+
+
+@memoized
+def gathers_read_in_part(signals: Signals) -> tuple[AvoidableWork, ...]:
+    """The arrays that are gathered from all devices, of which each device then takes a small part.
+
+    A device has its own part already, so that only the rest of what it takes has to be sent.
+    """
+    found = []
+    for running in running_programs(signals):
+        program = running.program
+        for row in program.rows_of(("all-gather", "all-gather-start")):
+            taken, moving = _taken(program, row)
+            own = max((program.shape_of(of).elements for of in program.operands(row, 0)), default=0)
+            whole = program.shape_of(row).elements
+            sent = taken - own if taken > own else taken * (1 - own / max(whole, 1))
+            if not taken or whole <= own or sent > _MOST_SENT * (whole - own):
+                continue
+            gathers = running.with_waits([program.kernel_of(row)])
+            needed = dict.fromkeys(gathers, sent / (whole - own))
+            needed |= dict.fromkeys(map(program.kernel_of, moving), taken / whole)
+            now = {
+                name: total_ns(signals, [running.operations[name]])
+                for name in needed
+                if name in running.operations
+            }
+            if not now:
+                continue
+            count = max(count_of(signals, running.operations[name]) for name in now)
+            moved = float(program.shape_of(row).padded_bytes * count)
+            found.append(
+                AvoidableWork(
+                    running=running,
+                    trips=program.devices,
+                    names=tuple(now),
+                    time_ns=sum(now.values()),
+                    needed_ns=sum(ns * needed[name] for name, ns in now.items()),
+                    moved_bytes=moved,
+                    border_bytes=moved * taken / whole,
+                    kind=Avoidable.GATHERED,
+                )
+            )
+    return tuple(found)
+
+
+def _taken(program: Program, gather: int) -> tuple[int, list[int]]:
+    """How many elements are taken of an array, 0 if it is read whole; and what moves it before."""
+    taken, moving, pending = 0, list[int](), [gather]
+    while pending:
+        of = pending.pop()
+        for user in program.users(of):
+            name = program.name_of(user)
+            if name in _PARTS and of in program.operands(user, 0):
+                taken += program.shape_of(user).elements
+            elif name in _MOVES and not program.is_result[user] and user not in moving:
+                moving.append(user)
+                pending.append(user)
+            elif user not in moving:
+                return 0, []
+    return taken, moving
 
 
 class Reduction(NamedTuple):

@@ -21,7 +21,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.program.devices import differing_values, repeated_products
+from tb_perfadvisor.signals.program.devices import (
+    differing_values,
+    gathers_read_in_part,
+    repeated_products,
+)
 from tb_perfadvisor.signals.program.graph import (
     FREE,
     PRODUCTS,
@@ -153,7 +157,11 @@ class Excess(Struct, frozen=True):
 def excess_work(signals: Signals) -> tuple[Excess, ...]:
     """The parts that do much more than they need, the largest excess first."""
     found = [excess for program in _programs(signals) for excess in program.in_excess()]
-    found += [_of_work(work) for work in (*loop_work(signals), *repeated_along(signals))]
+    found += [
+        _of_work(work)
+        for works in (loop_work, repeated_along, gathers_read_in_part)
+        for work in works(signals)
+    ]
     found += [
         _of_work(work) for program in _programs(signals) for work in program.passes_over_arrays()
     ]

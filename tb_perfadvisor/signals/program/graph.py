@@ -50,6 +50,16 @@ class Running(NamedTuple):
         names = dict.fromkeys(self.program.kernel_of(row) for row in rows)
         return [self.operations[name] for name in names if name in self.operations]
 
+    def with_waits(self, names: Iterable[str]) -> list[str]:
+        """Names of operations, with the waits for those that run beside others in their place."""
+        waits = {
+            start: name
+            for name, operation in self.operations.items()
+            if operation.opcode.endswith("-done")
+            for start in operation.instruction.operand_names
+        }
+        return [waits.get(name, name) for name in names]
+
 
 @memoized
 def running_programs(signals: Signals) -> tuple[Running, ...]:

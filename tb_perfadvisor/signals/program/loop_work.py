@@ -8,7 +8,7 @@ rest of the loop goes through the device's memory.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 
 from msgspec import Struct
@@ -66,6 +66,7 @@ class Avoidable(Enum):
     PART = "something that each trip does could be done for all trips at once"
     AGAIN = "a trip computes what the trip before has computed"
     SUMS = "what trips add up is summed over the devices in each trip"
+    GATHERED = "each device reads a part of what all of them gather"
     BUBBLE = "a pipeline of devices fills and drains"
     SAME = "an operation computes the same for all elements along a dimension"
     PASSES = "several passes read the same array, though none needs another's result"
@@ -76,7 +77,7 @@ class AvoidableWork(Struct, frozen=True):
 
     running: Running
     trips: float
-    """Of the loop, passes over the array, or elements that are the same."""
+    """Of the loop, passes over the array, elements that are the same, or devices."""
     names: tuple[str, ...]
     """The operation that would gain most first."""
     time_ns: float
@@ -206,8 +207,8 @@ class _Loop:
             if adding:
                 once[self.program.kernel_of(row)] = None
                 gone |= {name: None for name in self.rows if self._only_adds(name, adding)}
-        gone = dict.fromkeys(self._with_waits(gone))
-        names = [*self._with_waits(once), *gone]
+        gone = dict.fromkeys(self.running.with_waits(gone))
+        names = [*self.running.with_waits(once), *gone]
         if not names:
             return None
         now = {name: total_ns(self.signals, [self.running.operations[name]]) for name in names}
@@ -296,17 +297,6 @@ class _Loop:
         """Whether an operation only adds up, or moves what others add up."""
         rows = {row for row in self.rows[name] if self.program.name_of(row) not in FREE}
         return bool(rows) and rows <= adding
-
-    def _with_waits(self, names: Iterable[str]) -> list[str]:
-        """Some operations, with the waits for those that run beside others in place of these."""
-        operations = self.running.operations
-        waits = {
-            start: name
-            for name, operation in operations.items()
-            if operation.opcode.endswith("-done")
-            for start in operation.instruction.operand_names
-        }
-        return [waits.get(name, name) for name in names]
 
     def _cost_ns(self, row: int) -> float:
         """What a value takes on its own."""
