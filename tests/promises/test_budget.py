@@ -60,7 +60,7 @@ BUDGET = {
     # Ranges, arrows, arguments and critical paths of the timeline, as above, and memory over time
     # by what it is for.
     # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
-    "lines of Python and TOML": 133_275,
+    "lines of Python and TOML": 133_358,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
