@@ -40,6 +40,8 @@ EXTRAS = {
     "dask": ["distributed>=2023.6"],
     "mcp": ["mcp>=2.0"],
     "parquet": ["pyarrow>=15.0"],
+    # Only where programs run: clocks, power and temperature of NVIDIA GPUs over the whole run.
+    "nvml": ["nvidia-ml-py>=12.535"],
     # Only to ask XLA's TPU compiler what shapes cost. JAX names the libtpu that fits: with another,
     # its profiler ends the process.
     "tpu": ["jax[tpu]>=0.8"],

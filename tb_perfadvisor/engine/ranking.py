@@ -2,7 +2,8 @@
 
 Findings rank by what they are expected to save. If nothing tells how much that is, the bounds do:
 such a finding ranks by their middle, and its severity is one degree below that of its high end. It
-does not lead while another one is rated high.
+does not lead while another one is rated high. What the timers of the whole run show ranks by its
+share of the run.
 
 The marginal saving of a finding is what it adds to the findings above it. The marginal savings
 add up to the combined saving: see `combination`.
@@ -25,13 +26,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
 from tb_perfadvisor.engine.analysis import CombinedSaving, RankedFinding
 from tb_perfadvisor.engine.combination import Combination, limits_of
 from tb_perfadvisor.rules.base import Rule
-from tb_perfadvisor.rules.finding import Finding, Saving, Severity
+from tb_perfadvisor.rules.finding import Finding, Saving, Severity, severity_by_share
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.trace.intervals import (
     Intervals,
@@ -41,8 +44,6 @@ from tb_perfadvisor.trace.intervals import (
 )
 from tb_perfadvisor.whatif import Fix
 
-HIGH_SHARE = 0.10
-MEDIUM_SHARE = 0.03
 SURE_SHARE = 0.25
 """If less of the expected saving is sure, the change may well save next to nothing."""
 FEWEST_STEPS = 3
@@ -76,10 +77,7 @@ def severity_of(saving: Saving, window_ns: int, steps: Steps | None = None) -> S
 
 
 def _severity_by_share(saved_ns: float, window_ns: int) -> Severity:
-    share = saved_ns / window_ns if window_ns else 0.0
-    if share >= HIGH_SHARE:
-        return "high"
-    return "medium" if share >= MEDIUM_SHARE else "low"
+    return severity_by_share(saved_ns / window_ns if window_ns else 0.0)
 
 
 def _standard_error_ns(saving: Saving, steps: Steps) -> float:
@@ -122,12 +120,13 @@ def _rank_all(
     most_ns: Callable[[Intervals], int] | None,
 ) -> tuple[tuple[RankedFinding, ...], CombinedSaving | None]:
     """Rank findings as `rank` does, including those that save nothing."""
-    parents = _best_by_rule(found)
+    sort_key = partial(_sort_key, window_ns)
+    parents = _best_by_rule(found, sort_key)
     nested = [(r, f) for r, f in found if _is_part(f, parents.get(r.refines or ""))]
     general = [(r, f) for r, f in found if not any(f is part for _, part in nested)]
     ranked: list[RankedFinding] = []
     union = Combination(window_ns, saved_ns, most_ns or (lambda claims: window_ns))
-    ordered = _priced_first(sorted(general, key=_sort_key), window_ns, steps)
+    ordered = _priced_first(sorted(general, key=sort_key), window_ns, steps)
     for rule, finding in _lossless_first(ordered):
         marginal = union.add(finding)
         ranked.append(
@@ -138,17 +137,19 @@ def _rank_all(
             continue
         ranked.extend(
             RankedFinding(r, f, _severity(f, window_ns, steps), 0, rule.id)
-            for r, f in sorted(nested, key=_sort_key)
+            for r, f in sorted(nested, key=sort_key)
             if r.refines == rule.id
         )
     has_limits = any(limits_of(finding) is not None for _, finding in found)
     return _with_groups(ranked), union.combined if has_limits else None
 
 
-def _best_by_rule(found: Sequence[tuple[Rule, Finding]]) -> dict[str, Finding]:
+def _best_by_rule(
+    found: Sequence[tuple[Rule, Finding]], sort_key: Callable[[tuple[Rule, Finding]], Any]
+) -> dict[str, Finding]:
     """The best finding of each rule, which those that refine the rule are nested under."""
     best: dict[str, Finding] = {}
-    for rule, finding in sorted(found, key=_sort_key):
+    for rule, finding in sorted(found, key=sort_key):
         best.setdefault(rule.id, finding)
     return best
 
@@ -303,8 +304,10 @@ def _lossless_first(ordered: Sequence[tuple[Rule, Finding]]) -> list[tuple[Rule,
     return found
 
 
-def _sort_key(entry: tuple[Rule, Finding]) -> tuple[int, int, int, str]:
+def _sort_key(window_ns: int, entry: tuple[Rule, Finding]) -> tuple[int, int, int, str]:
     rule, finding = entry
+    if finding.run_share:  # as if the recorded steps were like those of the run
+        return 0, -round(finding.run_share * window_ns), len(_CONFIDENCE), rule.id
     if finding.saving is not None:
         return 0, -finding.saving.expected_ns, _CONFIDENCE[finding.saving.basis], rule.id
     if finding.bounds is not None:

@@ -75,6 +75,8 @@ class Capture(Struct, frozen=True, dict=True):
     """Memory snapshots in the same directory, at most one for each worker."""
     facts: tuple[ProfileFile, ...] = ()
     """What our recorders stored beside the files of the profile, at most one for each."""
+    timers: tuple[ProfileFile, ...] = ()
+    """What our recorders measured of the whole run, at most one file for each process."""
     rich: tuple[ProfileFile, ...] = ()
     """A rich recording of the same run: shapes and lines of operators are taken from it."""
     graphs: tuple[ProfileFile, ...] = ()
@@ -86,7 +88,7 @@ class Capture(Struct, frozen=True, dict=True):
     @property
     def attached(self) -> tuple[ProfileFile, ...]:
         """Files beside those of the profile that its report depends on."""
-        beside = (*self.results, *self.compile_logs, *self.snapshots, *self.facts)
+        beside = (*self.results, *self.compile_logs, *self.snapshots, *self.facts, *self.timers)
         return (*beside, *self.rich, *self.graphs)
 
     @cached_property

@@ -19,7 +19,7 @@ from tb_perfadvisor.ingest.files.containment import LEADS_OUT
 from tb_perfadvisor.ingest.files.tree import FileEntry, Tree, is_url
 from tb_perfadvisor.ingest.format import HEAD_BYTES, FoundFile, Grouped, Sniffed
 from tb_perfadvisor.ingest.formats import FORMATS, claims_trace, format_by_path, sniff
-from tb_perfadvisor.ingest.recorded_facts import is_facts_file, with_facts
+from tb_perfadvisor.ingest.recorded_facts import is_facts_file, with_facts, with_timers
 from tb_perfadvisor.ingest.recordings import (
     LEFT_OVER,
     order_of,
@@ -148,9 +148,9 @@ def discover(root: str | os.PathLike[str], boundary: str = "") -> Listing:
     for format in FORMATS:
         grouped = format.group(files[format.name], grouped)
     gaps = (*tree.gaps, gap) if gap else tree.gaps
-    facts = (entry for entry in tree.entries if is_facts_file(entry.path))
+    facts = [entry for entry in tree.entries if is_facts_file(entry.path)]
     captures, left_overs = _without_left_overs(tree.root, grouped.captures)
-    captures = with_facts(with_graphs(with_rich(captures)), facts)
+    captures = with_timers(with_facts(with_graphs(with_rich(captures)), facts), facts)
     return Listing(
         root=tree.root,
         captures=tuple(sorted(captures, key=lambda c: (c.run, c.session, c.files[0].path))),

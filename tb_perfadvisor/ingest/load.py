@@ -36,7 +36,7 @@ from tb_perfadvisor.ingest.merged_ranks import (
     split_by_rank,
     with_merge_note,
 )
-from tb_perfadvisor.ingest.recorded_facts import read_facts
+from tb_perfadvisor.ingest.recorded_facts import read_facts, read_timers
 from tb_perfadvisor.ingest.rich_recordings import named_by
 from tb_perfadvisor.ingest.stated_results import read_stated_results
 from tb_perfadvisor.ingest.trace_names import stem_of
@@ -199,6 +199,7 @@ def load_capture(
         summaries=tuple(worker.summary for worker, _ in workers if worker.summary is not None),
         stated=stated,
         compile_logs=compile_logs,
+        timers=read_timers(listing.root, capture, [each.origin_unix_ns for each in sources]),
     )
 
 

@@ -34,3 +34,10 @@ def worker_name_of_torch() -> str:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
         return f"rank{os.environ['RANK']}"
     return f"{socket.gethostname()}_{os.getpid()}"
+
+
+def worker_name_of_rank(rank: int) -> str:
+    """`rank3` in a distributed program, otherwise `host_4711` (host and process)."""
+    if rank or rank_of_environment() is not None:
+        return f"rank{rank}"
+    return f"{socket.gethostname()}_{os.getpid()}"

@@ -20,6 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.files.containment import LeadsOutError, resolve_inside
 from tb_perfadvisor.ingest.files.tree import is_url, local_path
+from tb_perfadvisor.ingest.recordings import split_step
 from tb_perfadvisor.output_files import replace_file
 from tb_perfadvisor.plain_text import printable_name
 from tb_perfadvisor.publish.summaries import encode_events
@@ -101,8 +102,10 @@ def _made_inside(root: str, run: str) -> str:
 def _run_directory(report: Report, system_paths: Mapping[str, str]) -> str:
     """The directory of a report's run, relative to the logdir; empty for the logdir itself."""
     path = report.workers[report.reference_worker].file
-    directory = system_paths.get(path, path).rpartition("/")[0]
-    return _SESSION.sub("", directory)
+    directory = _SESSION.sub("", system_paths.get(path, path).rpartition("/")[0])
+    # The recordings of a run, each in a directory named after its step, are the run's steps.
+    run, step = split_step(directory)
+    return directory if step is None else run.removeprefix(".")
 
 
 def _open(logdir: str) -> tuple[Any, str]:

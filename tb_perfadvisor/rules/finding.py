@@ -20,6 +20,17 @@ Unit = Literal["", "ns", "bytes", "share", "count", "bytes/s", "flop/s"]
 Cell = str | int | float | bool | None
 
 
+HIGH_SHARE = 0.10
+MEDIUM_SHARE = 0.03
+
+
+def severity_by_share(share: float) -> Severity:
+    """How grave it is to lose a share of the time."""
+    if share >= HIGH_SHARE:
+        return "high"
+    return "medium" if share >= MEDIUM_SHARE else "low"
+
+
 class Events(Struct, frozen=True):
     """Events of one worker's trace, the costliest first."""
 
@@ -208,6 +219,9 @@ class Finding(Struct, frozen=True):
     """For findings that bring more samples in the same time. They have no `saving`."""
     memory: MemorySaving | None = None
     """For findings that lower the peak of memory. They have no `saving`."""
+    run_share: float = 0.0
+    """What it costs of the whole run's time, if the recorder's timers show that and not the
+    recorded steps. Such findings have no `saving`, and rank by it."""
     bounds: Saving | None = None
     """What it may save, if nothing tells how much of that to expect. The engine moves a saving
     without a price here."""

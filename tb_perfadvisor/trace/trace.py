@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.machine.facts import UNKNOWN, Facts
+from tb_perfadvisor.machine.run_timers import RunTimers
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace.columns import TableLookup
 from tb_perfadvisor.trace.compile_log import CompileLog
@@ -202,6 +203,8 @@ class Run(Struct, frozen=True):
     """What results of the recorder's tools beside the events state, one entry per host."""
     compile_logs: tuple[CompileLog, ...] = ()
     """The logs of torch.compile that lie beside the profile."""
+    timers: tuple[RunTimers, ...] = ()
+    """What was measured of the whole run without a trace, by rank."""
 
     @property
     def sources(self) -> tuple[Source, ...]:

@@ -31,7 +31,9 @@ BUDGET = {
     # programs without an optimizer were not recorded, or a token or micro-batch was a step.
     # `report/timeline/range_sums`, `critical_path` and `arguments`: for the sums of a range, what a
     # step waits for, and the arguments of an operator or kernel, users had to go to Perfetto.
-    "modules": 652,
+    # `run_timers` (four layers), `nvml` and `publish/scalars`: recorded steps cannot show what a
+    # third of a run, another rank, or a hot GPU costs.
+    "modules": 658,
     "rules": 145,
     "limits that users can set": 190,
     # `analyze --tables`: all tables at once beside any format, so it is no format itself.
@@ -60,7 +62,8 @@ BUDGET = {
     # Ranges, arrows, arguments and critical paths of the timeline, as above, and memory over time
     # by what it is for.
     # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
-    "lines of Python and TOML": 133_358,
+    # Timers of the whole run, as above.
+    "lines of Python and TOML": 134_748,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

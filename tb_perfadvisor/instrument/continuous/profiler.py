@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -30,6 +30,7 @@ from tb_perfadvisor.instrument.examination.examiner import Examiner
 from tb_perfadvisor.instrument.examination.repeated_calls import RepeatedCalls
 from tb_perfadvisor.instrument.parts import Parts
 from tb_perfadvisor.instrument.record_requests import Requests
+from tb_perfadvisor.instrument.run_timers import StepTimers
 from tb_perfadvisor.instrument.stack_samples import StackSamples
 from tb_perfadvisor.machine.facts import Recording
 from tb_perfadvisor.units import format_bytes
@@ -97,7 +98,8 @@ class ContinuousProfiler:
         is_active: bool = True,
         keep_last: int = 5,
         keep_slowest: int = 1,
-        advise: bool = False,
+        advisor: Advisor | None = None,
+        timers: StepTimers | None = None,
         clock: Clock = time.perf_counter,
     ) -> None:
         """Prepare; the first recording begins after warm-up.
@@ -109,8 +111,8 @@ class ContinuousProfiler:
             is_active: Whether this process records; others only count steps.
             keep_last: How many of the latest recordings stay.
             keep_slowest: How many of those with the slowest steps stay, besides.
-            advise: Whether to analyze each recording in a process of low priority and log the
-                headline.
+            advisor: Analyzes each recording.
+            timers: Time every step, also where this process does not record.
             clock: In seconds; for tests.
 
         Raises:
@@ -136,7 +138,8 @@ class ContinuousProfiler:
         self._recorder = recorder
         self._schedule = Schedule(plan)
         self._recordings = Recordings(keep_last, keep_slowest, plan.most_bytes)
-        self._advisor = Advisor(self.log) if advise else None
+        self._advisor = advisor
+        self._timers = timers
         self._clock = clock
         self._is_recorded = is_active
         self._is_active = is_active and not is_switched_off()
@@ -164,7 +167,7 @@ class ContinuousProfiler:
         """What the last recording cost; by whether it was a rich one."""
         # All ranks record the same steps, which are planned, or one records when it is asked.
         self._requests = Requests(self._logdir) if self._is_active and not plan.is_fixed else None
-        if self._is_active:
+        if self._is_active or timers is not None:
             atexit.register(self.close)
 
     @property
@@ -184,16 +187,31 @@ class ContinuousProfiler:
 
     def step(self) -> None:
         """A training step ended."""
-        if not self._is_active:
+        timers = self._timers
+        if timers is None and not self._is_active:
             return
+        self._number += 1
+        if timers is not None:
+            timers.step_ended(self._number, is_usual=self._is_comparable and not self._is_looked_at)
+        if self._is_active:
+            self._step(sys._getframe(1))
+        self._is_comparable = True
+        if timers is not None:
+            timers.begin()
+
+    @property
+    def _is_looked_at(self) -> bool:
+        """Whether the step runs slower, because it is recorded or its tensors are looked at."""
+        return self._start is not None or (self.examiner is not None and self.examiner.is_running)
+
+    def _step(self, caller: FrameType) -> None:
         now_s = self._clock()
         duration_s = None if self._ended_s is None else now_s - self._ended_s
-        self._number += 1
         try:
             if self._number == self._first_number + 1 and self._requests is not None:
                 self._announce()
             if self.recorded_by == "continuous" and self._number <= _SEEN_STEPS:
-                self.parts.add_step("step", sys._getframe(1))
+                self.parts.add_step("step", caller)
             self.samples.step()
             if self.examiner is not None and self.examiner.is_running:
                 self._examine(duration_s)
@@ -203,7 +221,6 @@ class ContinuousProfiler:
                 self._during(duration_s)
         except Exception as error:  # a profiler must never end the training
             self._give_up(error)
-        self._is_comparable = True
 
     def discard(self) -> int:
         """Delete what was recorded: it was not of steps. Returns how many steps were counted."""
@@ -213,7 +230,9 @@ class ContinuousProfiler:
         self._discard_unfinished()
         self._recordings.clear()
         self.samples.stop()
-        self._is_active = False
+        if self._timers is not None:
+            self._timers.discard()
+        self._timers, self._is_active = None, False
         return self._number
 
     def begin_anew(self) -> None:
@@ -233,6 +252,9 @@ class ContinuousProfiler:
 
     def close(self) -> None:
         """End a recording that is going on, and log what was recorded and what it cost."""
+        timers, self._timers = self._timers, None
+        if timers is not None:
+            timers.close()
         if self._is_closed or not self._is_active:
             return
         self._is_closed = True
@@ -367,6 +389,8 @@ class ContinuousProfiler:
         self._costs_s[start.is_rich] = self._recording_s - self._recorded_before_s
         if not files:
             return
+        if self._timers is not None:
+            self._timers.write()
         recording = StoredRecording(self._first_step, start.reason, start.is_rich, mean_s, files)
         in_use = self._advisor.directory if self._advisor is not None else None
         self._recordings.add(recording, in_use)

@@ -210,13 +210,25 @@ _TIME_LIMIT_S: Final = 300
 class Advisor:
     """One analysis at a time; a recording that comes meanwhile is not analyzed."""
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(
+        self, log: logging.Logger, published: Path | None = None, *, advises: bool = True
+    ) -> None:
+        """Prepare.
+
+        Args:
+            log: Where headlines go.
+            published: The run's directory, if findings are written there for hosted viewers.
+            advises: Whether headlines are logged.
+        """
         self._log = log
+        self._published = published
+        self._advises = advises
         self._process: subprocess.Popen[bytes] | None = None
         self._output: Any = None
         self.directory: Path | None = None
         """What is being analyzed, and so must not be deleted."""
         self._step = 0
+        self._is_publishing = self._has_published = False
 
     def analyze(self, directory: Path, step: int) -> None:
         """Begin to analyze a recording."""
@@ -224,11 +236,22 @@ class Advisor:
             return
         self._step = step
         self.directory = directory
+        if self._advises:
+            arguments = ["analyze", str(directory), "--format", "json"]
+            self._start([*arguments, "--workers", "1", "--time-limit", str(_TIME_LIMIT_S)])
+        else:
+            self._publish()
+
+    def _publish(self) -> None:
+        """Write the findings of all recordings; what did not change is not analyzed again."""
+        self.directory = self._published
+        self._is_publishing = self._has_published = True
+        self._start(["publish", str(self._published)])
+
+    def _start(self, arguments: list[str]) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - open until the process has ended
         # The analysis must not take a device of the program, or record itself.
         hidden = {"CUDA_VISIBLE_DEVICES": "", "PERFADVISOR_PROFILING": "off"}
-        arguments = ["analyze", str(directory), "--format", "json"]
-        arguments += ["--workers", "1", "--time-limit", str(_TIME_LIMIT_S)]
         lowered = getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0)  # on Windows
         self._process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, *arguments],
@@ -245,24 +268,36 @@ class Advisor:
             self._finish()
 
     def close(self) -> None:
-        """Wait for what is being analyzed, and log it."""
-        if self._process is None:
-            return
-        try:
-            self._process.wait(_TIME_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._finish()
+        """Wait for what is being analyzed, and log it; publish what the whole run tells."""
+        self._wait()
+        if self._has_published:
+            self._publish()
+            self._wait()
+
+    def _wait(self) -> None:
+        while self._process is not None:
+            try:
+                self._process.wait(_TIME_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._finish()
 
     def _finish(self) -> None:
         assert self._process is not None
         status, self._process = self._process.returncode, None
         output, self._output = self._output, None
-        self.directory = None
         with output:
             output.seek(0)
             text = output.read()
+        self.directory = None
+        did_publish, self._is_publishing = self._is_publishing, False
+        if did_publish:
+            if status != 0:
+                self._log.warning("Perf Advisor could not publish to %s.", self._published)
+            return
+        if self._published is not None:
+            self._publish()
         if status != 0:
             self._log.warning("Perf Advisor could not analyze step %d's recording.", self._step)
             return

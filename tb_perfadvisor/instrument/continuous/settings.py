@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+from functools import partial
+from pathlib import Path
 from typing import Literal
 
-from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
-from tb_perfadvisor.instrument.continuous.recorders import Recorder
-from tb_perfadvisor.instrument.continuous.schedule import Plan
+from tb_perfadvisor.instrument.continuous.profiler import (
+    ContinuousProfiler,
+    is_switched_off,
+    logger,
+)
+from tb_perfadvisor.instrument.continuous.recorders import Recorder, TorchRecorder
+from tb_perfadvisor.instrument.continuous.schedule import Advisor, Plan
+from tb_perfadvisor.instrument.ranks import worker_name_of_rank, worker_name_of_torch
+from tb_perfadvisor.instrument.run_timers import StepTimers
 
 
 def make_profiler(
@@ -24,6 +32,7 @@ def make_profiler(
     keep_last: int = 5,
     keep_slowest: int = 1,
     advise: bool = False,
+    publish: bool = False,
     early: int | None = None,
     pairs: bool = False,
     most_share: float | None = None,
@@ -48,6 +57,8 @@ def make_profiler(
         keep_last: How many of the latest recordings stay.
         keep_slowest: How many recordings with the slowest steps stay, besides.
         advise: Analyze each recording in a process of low priority, and log the headline.
+        publish: Also write its findings as texts and scalars for TensorBoards without the plugin,
+            below `perf_advisor` in the run's directory.
         early: Steps before a recording that is kept only if the program ends before another.
         pairs: Whether a rich recording follows the first one, and no other is rich.
         most_share: The most that recordings may cost of the time after the first minute (0-1).
@@ -68,6 +79,10 @@ def make_profiler(
         most_bytes=most_bytes,
         is_fixed=ranks == "all",
     )
+    of_torch = isinstance(recorder, TorchRecorder)
+    worker = worker_name_of_torch if of_torch else partial(worker_name_of_rank, rank)
+    # One process publishes the recordings of all.
+    published = Path(logdir) if publish and rank == 0 else None
     return ContinuousProfiler(
         logdir,
         recorder,
@@ -75,5 +90,6 @@ def make_profiler(
         is_active=ranks in ("all", rank),
         keep_last=keep_last,
         keep_slowest=keep_slowest,
-        advise=advise,
+        advisor=Advisor(logger(), published, advises=advise) if advise or published else None,
+        timers=None if is_switched_off() else StepTimers(Path(logdir).expanduser(), worker),
     )

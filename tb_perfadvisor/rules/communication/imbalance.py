@@ -8,7 +8,17 @@ from collections.abc import Iterable, Sequence
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step, share_of_each, time_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Saving, Table, costliest
+from tb_perfadvisor.rules.evidence.whole_run import run_finding, run_series, steps_of, with_run
+from tb_perfadvisor.rules.finding import (
+    Cell,
+    Column,
+    Evidence,
+    Finding,
+    Saving,
+    Series,
+    Table,
+    costliest,
+)
 from tb_perfadvisor.signals import Cause, Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.core.collectives import exposed_part
@@ -24,8 +34,9 @@ from tb_perfadvisor.signals.ranks.stragglers import (
     preempted_more_ns,
     saved_by_equal_loads_ns,
 )
+from tb_perfadvisor.signals.steps.run_timers import LateRank, late_rank
 from tb_perfadvisor.trace.intervals import EMPTY, intersect, join, total_ns
-from tb_perfadvisor.units import format_duration
+from tb_perfadvisor.units import format_duration, format_share
 
 OWN_CORES = ("rank-cores", "fewer-threads", "pinned-process", "container-cpu-limit")
 """Changes that leave the launching threads a core of their own."""
@@ -157,6 +168,7 @@ class Straggler(Rule):
     id = "straggler"
     title = "Speed up the ranks that hold up the others"
     needs = (Need.WORK, Need.COLLECTIVES, Need.SEVERAL_RANKS)
+    suffices = Need.RUN_TIMERS
     is_preview = False
 
     minimum_share = Limit(
@@ -164,6 +176,39 @@ class Straggler(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
+        found = [*self._in_steps(signals)] if self.meets_needs(signals) else []
+        late = late_rank(signals)
+        if late is None or late.cost.run_share < self.minimum_share:
+            yield from found
+            return
+        rank, evidence = late.cost.parts.rank, (_over_run(late), _ranks_over_run(late))
+        yield from (
+            with_run(each, late.cost, evidence) if rank in each.ranks else each for each in found
+        )
+        if not any(rank in each.ranks for each in found):
+            share = format_share(late.cost.run_share)
+            waits_for_input = 2 * late.more_input_ns >= late.cost.mean_ns
+            why = (
+                f" It waits {format_duration(late.more_input_ns)} longer for its input."
+                if waits_for_input
+                else ""
+            )
+            yield run_finding(
+                late.cost,
+                f"Speed up rank {rank}: waiting for it takes {share} of the run",
+                f"Rank {rank} begins its gradients {format_duration(late.cost.mean_ns)} later than"
+                f" the others {steps_of(late.cost)}, which costs all ranks {share} of the"
+                f" run.{why}",
+                evidence,
+                advise(
+                    *(("even-input",) if waits_for_input else ()),
+                    *(() if signals.device.is_host_only else ("device-clocks",)),
+                    "same-work",
+                ),
+                (rank,),
+            )
+
+    def _in_steps(self, signals: Signals) -> Iterable[Finding]:
         delays = lateness(signals)
         if delays is None or not delays.late:
             return
@@ -198,6 +243,23 @@ class Straggler(Rule):
                 if rank is not None
             ),
         )
+
+
+def _over_run(late: LateRank) -> Series:
+    title = f"How late rank {late.cost.parts.rank} is over the run, per step"
+    return run_series(title, late.cost, late.cost.cost_ns)
+
+
+def _ranks_over_run(late: LateRank) -> Table:
+    return Table(
+        "Ranks in the affected steps of the run",
+        (
+            Column("rank", "Rank", "count"),
+            Column("ready_ns", "Until its gradients begin, per step", "ns"),
+            Column("input_ns", "Waits for input, per step", "ns"),
+        ),
+        late.by_rank,
+    )
 
 
 def _saving_of_lateness(

@@ -14,6 +14,7 @@ from tb_perfadvisor.rules.evidence.host import nameless_tables
 from tb_perfadvisor.rules.evidence.instance import fetch_name
 from tb_perfadvisor.rules.evidence.tables import events_by_name, made_tables, series_by_step
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import changes_of_parallel_map, missing_overlap
+from tb_perfadvisor.rules.evidence.whole_run import run_finding, run_series, steps_of, with_run
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Saving, Series, Table, costliest
 from tb_perfadvisor.rules.savings import (
     pipeline_saving,
@@ -34,6 +35,7 @@ from tb_perfadvisor.signals.input.loader_workers import (
     workers_to_keep_up,
 )
 from tb_perfadvisor.signals.input.tfdata import kind_of, tfdata
+from tb_perfadvisor.signals.steps.run_timers import input_over_run
 from tb_perfadvisor.trace import EventKind, OperatorTotal, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
@@ -50,6 +52,7 @@ class InputStall(Rule):
     title = "Feed the device without making it wait"
     reads_sums = True
     needs = (Need.WORK, Need.INPUT)
+    suffices = Need.RUN_TIMERS
     is_preview = False
 
     minimum_share = Limit(
@@ -71,6 +74,30 @@ class InputStall(Rule):
     takes up to 2.6 ms on two busy cores."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
+        found = [*self._in_steps(signals)] if self.meets_needs(signals) else []
+        cost = input_over_run(signals, self.minimum_share)
+        if cost is None or cost.run_share < self.minimum_share:
+            yield from found
+            return
+        evidence = (
+            run_series("Waiting for input over the run, per step", cost, cost.parts.input_ns),
+            run_series("Time of a step over the run", cost, cost.parts.step_ns),
+        )
+        yield from (with_run(each, cost, evidence) for each in found)
+        if found:
+            return
+        share, loader = format_share(cost.run_share), loader_in_process(signals)
+        yield run_finding(
+            cost,
+            f"Feed the loop without making it wait: input takes {share} of the run",
+            f"Over the whole run, {share} of the time is spent waiting for the DataLoader:"
+            f" {format_duration(cost.mean_ns)} of {format_duration(cost.mean_step_ns)}"
+            f" {steps_of(cost)}. The recorded steps do not wait for it.",
+            (*evidence, *made_tables(() if loader is None else (loader,))),
+            advise("more-loader-workers", "loader-workers", "load-ahead"),
+        )
+
+    def _in_steps(self, signals: Signals) -> Iterable[Finding]:
         attribution = signals.attribution
         claims = attribution.intervals[Cause.INPUT]
         stall_ns = total_ns(claims)

@@ -8,10 +8,12 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.advice import advise
+from tb_perfadvisor.machine.run_timers import POWER_CAP
 from tb_perfadvisor.rules.amounts import share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host import host_code_table
 from tb_perfadvisor.rules.evidence.tables import events_by_name, step_time_series
+from tb_perfadvisor.rules.evidence.whole_run import run_finding, run_series, steps_of
 from tb_perfadvisor.rules.finding import (
     Cell,
     Column,
@@ -25,6 +27,13 @@ from tb_perfadvisor.rules.finding import (
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
+from tb_perfadvisor.signals.steps.run_timers import (
+    RunCost,
+    RunParts,
+    late_rank,
+    parts_of_worker,
+    reduced_clocks,
+)
 from tb_perfadvisor.signals.steps.step_variation import (
     OF_THE_HOST,
     StepVariation,
@@ -37,6 +46,8 @@ from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int64
+from tb_perfadvisor.training.pauses import find_delays
+from tb_perfadvisor.training.progress import Progress
 from tb_perfadvisor.units import NS_PER_MS, format_duration, format_share
 
 _FEWEST_DECODES = 3
@@ -235,6 +246,7 @@ class StepOutliers(Rule):
     id = "step-outliers"
     title = "Look into the slow steps"
     needs = (Need.WORK, Need.STEPS, Need.SEVERAL_STEPS)
+    suffices = Need.RUN_TIMERS
     is_preview = False
 
     greatest_share = Limit(
@@ -242,8 +254,17 @@ class StepOutliers(Rule):
     )
     greatest_gap_share = 0.02
     """Gaps between steps that take more than this have a finding of their own."""
+    minimum_run_share = 0.03
+    """What costs less of the run is lost in its variation."""
 
     def check(self, signals: Signals) -> Iterable[Finding]:
+        for found in (_reduced_clocks(signals), _slower_steps(signals)):
+            if found is not None and found.run_share >= self.minimum_run_share:
+                yield found
+        if self.meets_needs(signals):
+            yield from self._in_steps(signals)
+
+    def _in_steps(self, signals: Signals) -> Iterable[Finding]:
         variation = step_variation(signals)
         outliers = variation.outliers
         count = len(variation.duration_ns)
@@ -290,6 +311,90 @@ class StepOutliers(Rule):
             evidence=_evidence(signals, variation, slowest),
             remedies=advise("record-stacks", "compare-steps"),
         )
+
+
+def _reduced_clocks(signals: Signals) -> Finding | None:
+    """Steps of the run that were slower while the GPU's clock was reduced."""
+    reduced = reduced_clocks(signals)
+    if reduced is None:
+        return None
+    cost, share = reduced.cost, format_share(reduced.cost.run_share)
+    clock, usual = (f"{each / 1e9:.2f} GHz" for each in (reduced.clock_hz, reduced.usual_clock_hz))
+    least = "" if reduced.usual_step_ns is not None else "up to "
+    than = (
+        f", and they take {format_duration(cost.mean_step_ns)} instead of"
+        f" {format_duration(reduced.usual_step_ns)}"
+        if reduced.usual_step_ns is not None
+        else ""
+    )
+    facts = [
+        f"{reduced.temperature_c:.0f} °C" if reduced.temperature_c is not None else "",
+        f"{reduced.power_w:.0f} W" if reduced.power_w is not None else "",
+    ]
+    measured = f" ({', '.join(filter(None, facts))})" if any(facts) else ""
+    return run_finding(
+        cost,
+        f"Let the GPU keep its clock: {reduced.reason} takes {least}{share} of the run",
+        f"The GPU's clock is {clock} instead of {usual} {steps_of(cost)}, because of"
+        f" {reduced.reason}{measured}{than}: {least}{share} of the run.",
+        (
+            run_series("Time of a step over the run", cost, cost.parts.step_ns),
+            Table(
+                "Clock, temperature and power over the run",
+                (
+                    Column("step", "From step", "count"),
+                    Column("step_ns", "Time of a step", "ns"),
+                    Column("clock_hz", "Clock (Hz)", "count"),
+                    Column("temperature_c", "Temperature (°C)", "count"),
+                    Column("power_w", "Power (W)", "count"),
+                    Column("reduced", "Reduced", "share"),
+                ),
+                tuple(_clock_rows(cost.parts)),
+            ),
+        ),
+        advise("device-power" if reduced.reason == POWER_CAP else "device-cooling"),
+    )
+
+
+def _clock_rows(parts: RunParts) -> Iterable[tuple[Cell, ...]]:
+    columns = (parts.clock_hz, parts.temperature_c, parts.power_w)
+    reduced = np.fmax(parts.heat, parts.power_cap)
+    for place in range(len(parts.steps)):
+        values = (*(column[place] for column in columns), reduced[place])
+        known = (None if np.isnan(each) else float(each) for each in values)
+        yield int(parts.first_step[place]) + 1, float(parts.step_ns[place]), *known
+
+
+def _slower_steps(signals: Signals) -> Finding | None:
+    """Steps that became slower over the run, beyond what has a cause of its own."""
+    parts = parts_of_worker(signals)
+    if parts is None:
+        return None
+    known_ns = np.nan_to_num(parts.input_ns)
+    for found in (reduced_clocks(signals), late_rank(signals)):
+        if found is not None:
+            known_ns = known_ns + np.where(found.cost.affected, found.cost.cost_ns, 0.0)
+    step_ns = np.maximum(parts.step_ns - known_ns, 1.0)
+    end_ns = np.cumsum(step_ns * parts.steps).astype(np.int64)
+    start_ns = np.append(0, end_ns[:-1])
+    progress = Progress("", False, parts.first_step, parts.steps, start_ns, end_ns, ())
+    slower = [each for each in find_delays(progress, {}, ()) if each.slowdown is not None]
+    if not slower or slower[0].slowdown is None:
+        return None
+    delay, slowdown = slower[0], slower[0].slowdown
+    affected = (parts.first_step >= delay.first_step) & (parts.first_step < delay.last_step)
+    cost = RunCost(parts, affected, np.maximum(step_ns - slowdown.before_ns, 0.0))
+    before, after = format_duration(slowdown.before_ns), format_duration(slowdown.after_ns)
+    share = format_share(cost.run_share)
+    how = "little by little" if slowdown.is_gradual else f"after step {delay.first_step:,}"
+    return run_finding(
+        cost,
+        f"Find out why steps become slower: that takes {share} of the run",
+        f"Steps become slower {how}: {after} instead of {before}, without waits for input."
+        f" Together that is {share} of the run.",
+        (run_series("Time of a step over the run", cost, parts.step_ns),),
+        advise("record-stacks", "compare-steps"),
+    )
 
 
 def _evidence(signals: Signals, variation: StepVariation, slowest: int) -> tuple[Evidence, ...]:

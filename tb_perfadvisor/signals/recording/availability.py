@@ -173,6 +173,9 @@ CHECKS: dict[Need, Check] = {
         lambda s: s.trace.facts.lines is not None,
         "the recorder did not look where the program was over its whole run",
     ),
+    Need.RUN_TIMERS: Check(
+        lambda s: bool(s.run.timers), "the recorder did not time the steps of the whole run"
+    ),
     Need.FILE_WRITES: Check(
         lambda s: shows_work(s) and len(file_writes(s).spans) > 1,
         "no operator of the profile writes files again and again",

@@ -301,6 +301,7 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.INFEED: _NONE,
     Need.CPU_PROGRAM: (hint("It concerns programs that run on the CPU alone."),),
     Need.RUN_LINES: (hint("Record with perfadvisor run, which looks where the program is."),),
+    Need.RUN_TIMERS: (hint("Record with perfadvisor run, which times every step."),),
     Need.EXAMINED_STEPS: (
         hint("Record with perfadvisor run, which looks at the tensors of a few steps."),
     ),

@@ -33,6 +33,8 @@ class Need(Enum):
     """A program that ran on the CPU alone."""
     RUN_LINES = "run-lines"
     """Lines at which the program was over its whole run, as `perfadvisor run` looks."""
+    RUN_TIMERS = "run-timers"
+    """Timers of every step of the run, as `run` and `continuous` keep them."""
     FILE_WRITES = "file-writes"
     """Operators that write summaries or checkpoints, as TensorFlow runs them."""
     EXAMINED_STEPS = "examined-steps"

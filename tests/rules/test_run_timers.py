@@ -1,0 +1,181 @@
+"""Findings from the timers of a whole run, drawn: no GPU was throttled for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from tb_perfadvisor.engine.analyze import analyze_run
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.machine.run_timers import DeviceTimers, RunTimers
+from tb_perfadvisor.rules.communication.imbalance import Straggler
+from tb_perfadvisor.rules.finding import Finding, Table
+from tb_perfadvisor.rules.input.stalls import InputStall
+from tb_perfadvisor.rules.steps.variation import StepOutliers
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.testing import draw, run_of
+from tb_perfadvisor.trace import Run
+
+MS = 1_000_000
+WIDTH = 8
+ROWS = 120
+"""Of 8 steps each: 960 steps, in parts of 16."""
+# The recorded steps wait for nothing.
+RECORDED = """
+    cell 1ms
+    step   |..........|..........|
+    main   |o'o'......|o'o'......|
+    gpu 7  |KKKKKKKKKK|KKKKKKKKKK|
+"""
+
+
+def timers(
+    step_ms: Sequence[float],
+    rank: int = 0,
+    input_ms: Sequence[float] = (),
+    ready_ms: Sequence[float] = (),
+) -> RunTimers:
+    """Timers of rows of 8 steps, without the time between rows."""
+    starts = [0.0]
+    for each in step_ms:
+        starts.append(starts[-1] + WIDTH * each)
+    return RunTimers(
+        worker=f"rank{rank}",
+        rank=rank,
+        first_step=tuple(range(0, WIDTH * len(step_ms), WIDTH)),
+        start_ns=tuple(round(each * MS) for each in starts[:-1]),
+        end_ns=tuple(round(each * MS) for each in starts[1:]),
+        steps=(WIDTH,) * len(step_ms),
+        step_ns=tuple(each * MS for each in step_ms),
+        input_ns=tuple(each * MS for each in input_ms),
+        ready_ns=tuple(each * MS for each in ready_ms),
+    )
+
+
+def run_with(*known: RunTimers) -> Run:
+    return replace(run_of(draw(RECORDED)), timers=known)
+
+
+def found(rule: type[InputStall | Straggler | StepOutliers], run: Run) -> list[Finding]:
+    return [*rule().check(Signals(run))]
+
+
+def device(reduced: Sequence[float], clock_ghz: Sequence[float], reason: str) -> DeviceTimers:
+    return DeviceTimers(
+        name="NVIDIA A100-SXM4-80GB",
+        max_clock_hz=1.41e9,
+        clock_hz=tuple(each * 1e9 for each in clock_ghz),
+        temperature_c=tuple(91.0 if each else 64.0 for each in reduced),
+        power_w=(250.0,) * len(reduced),
+        reduced={reason: tuple(reduced)},
+    )
+
+
+def test_an_input_bound_third_is_found_though_the_recorded_steps_do_not_wait() -> None:
+    # Steps 321 to 640 take 25 ms and wait 15 of it; all others take 10 ms.
+    waits = [15.0 if 40 <= row < 80 else 0.0 for row in range(ROWS)]
+    (finding,) = found(InputStall, run_with(timers([10 + each for each in waits], input_ms=waits)))
+    # 320 × 15 ms of 640 × 10 + 320 × 25 ms.
+    assert finding.run_share == pytest.approx(4_800 / 14_400)
+    assert finding.severity == "high"
+    assert finding.title == "Feed the loop without making it wait: input takes 33.3 % of the run"
+    assert "15.0 ms of 25.0 ms in steps 321 to 640 (33.3 % of all)" in finding.summary
+    assert not found(StepOutliers, run_with(timers([10 + e for e in waits], input_ms=waits)))
+
+
+def test_what_is_not_known_is_no_wait() -> None:
+    assert not found(InputStall, run_with(timers([10.0] * ROWS)))
+    assert not found(InputStall, run_with(timers([10.0] * ROWS, input_ms=[0.4] * ROWS)))
+    # 0.6 of 10 ms is above 5 %, in every step.
+    (finding,) = found(InputStall, run_with(timers([10.0] * ROWS, input_ms=[0.6] * ROWS)))
+    assert finding.run_share == pytest.approx(0.06)
+    assert "in all steps" in finding.summary
+
+
+def test_the_rank_that_others_wait_for() -> None:
+    # In the second half, rank 1 begins its gradients 6 ms later. All ranks take equally long.
+    more = [6.0 if row >= ROWS // 2 else 0.0 for row in range(ROWS)]
+    step_ms = [14 + each for each in more]
+    ready = [5 + each for each in more]
+    others = [timers(step_ms, rank, ready_ms=[5.0] * ROWS) for rank in (0, 2)]
+    run = run_with(others[0], timers(step_ms, 1, ready_ms=ready), others[1])
+    (finding,) = found(Straggler, run)
+    # 480 × 6 ms of 480 × 14 + 480 × 20 ms.
+    assert finding.run_share == pytest.approx(2_880 / 16_320)
+    assert finding.ranks == (1,)
+    assert finding.title == "Speed up rank 1: waiting for it takes 17.6 % of the run"
+    assert "6.00 ms later than the others in steps 481 to 960 (50.0 % of all)" in finding.summary
+    (table,) = (each for each in finding.evidence if isinstance(each, Table))
+    assert table.rows == ((1, 11.0 * MS, None), (0, 5.0 * MS, None), (2, 5.0 * MS, None))
+    # What the late rank costs is no riddle of its own.
+    assert not found(StepOutliers, run)
+
+
+def test_a_late_rank_that_waits_for_its_input() -> None:
+    ranks = [
+        timers([20.0] * ROWS, rank, ready_ms=[wait + 5] * ROWS, input_ms=[wait] * ROWS)
+        for rank, wait in ((0, 0.0), (1, 4.0))
+    ]
+    (finding,) = found(Straggler, run_with(*ranks))
+    assert finding.run_share == pytest.approx(0.2)
+    assert "It waits 4.00 ms longer for its input." in finding.summary
+
+
+def test_ranks_that_take_turns_are_not_late() -> None:
+    turns = [row // 2 % 2 for row in range(ROWS)]
+    ranks = [
+        timers([20.0] * ROWS, rank, ready_ms=[9.0 if each == rank else 5.0 for each in turns])
+        for rank in (0, 1)
+    ]
+    assert not found(Straggler, run_with(*ranks))
+
+
+def test_throttled_clocks() -> None:
+    # Steps 641 to 960 at 0.94 instead of 1.41 GHz take 15 ms instead of 10.
+    hot = [float(row >= 80) for row in range(ROWS)]
+    made = device(hot, [0.94 if each else 1.41 for each in hot], "thermal slowdown")
+    run = run_with(replace(timers([10 + 5 * each for each in hot]), device=made))
+    (finding,) = found(StepOutliers, run)
+    # 320 × 5 ms of 640 × 10 + 320 × 15 ms.
+    assert finding.run_share == pytest.approx(1_600 / 11_200)
+    assert finding.severity == "high"
+    assert finding.title == "Let the GPU keep its clock: thermal slowdown takes 14.3 % of the run"
+    assert (
+        "0.94 GHz instead of 1.41 GHz in steps 641 to 960 (33.3 % of all), because of thermal"
+        " slowdown (91 °C, 250 W), and they take 15.0 ms instead of 10.0 ms" in finding.summary
+    )
+
+
+def test_clocks_that_were_always_reduced_cost_at_most_what_they_lack() -> None:
+    made = device([1.0] * ROWS, [0.94] * ROWS, "thermal slowdown")
+    (finding,) = found(StepOutliers, run_with(replace(timers([15.0] * ROWS), device=made)))
+    assert finding.run_share == pytest.approx(1 - 0.94 / 1.41)
+    assert "thermal slowdown takes up to 33.3 % of the run" in finding.title
+
+
+def test_the_limit_of_power_alone_is_no_fault() -> None:
+    made = device([1.0] * ROWS, [1.2] * ROWS, "power cap")
+    assert not found(StepOutliers, run_with(replace(timers([15.0] * ROWS), device=made)))
+
+
+def test_steps_that_become_slower() -> None:
+    run = run_with(timers([10.0 if row < 80 else 13.0 for row in range(ROWS)]))
+    (finding,) = found(StepOutliers, run)
+    # 320 × 3 ms of 640 × 10 + 320 × 13 ms.
+    assert finding.run_share == pytest.approx(960 / 10_560)
+    assert "after step 640: 13.0 ms instead of 10.0 ms" in finding.summary
+    # Twice 60 rows that differ by less than a tenth may differ by chance.
+    assert not found(
+        StepOutliers, run_with(timers([10.0 + (row >= 60) / 2 for row in range(ROWS)]))
+    )
+
+
+def test_what_costs_most_of_the_run_comes_first() -> None:
+    waits = [15.0 if 40 <= row < 80 else 0.0 for row in range(ROWS)]
+    analysis = analyze_run(
+        run_with(timers([10 + each for each in waits], input_ms=waits)), Config()
+    )
+    assert analysis.findings[0].rule.id == "input-stall"
+    assert analysis.headline.startswith("Feed the loop without making it wait: input takes 33.3 %")
