@@ -70,6 +70,7 @@ EXTRAS = {
         # A notebook is executed and its output opened.
         "ipykernel>=6.29",
         "nbconvert>=7.16",
+        "nvidia-ml-py>=12.535",  # what we ask it for exists
         # Tables are opened.
         "pandas>=2.0",
         "duckdb>=1.0",
