@@ -12,7 +12,6 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.segment import Segment
-from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
@@ -422,6 +421,11 @@ class _Snippet:
                 line = code.rstrip()
             lines.append(line)
         text = "\n".join(lines)
+        if console.color_system is None:  # importing and starting the highlighter takes a while
+            yield Text(text)
+            return
+        from rich.syntax import Syntax
+
         yield Syntax(text, self._language, background_color="default", word_wrap=True)
 
 
