@@ -63,7 +63,7 @@ BUDGET = {
     # by what it is for.
     # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
     # Timers of the whole run, as above.
-    "lines of Python and TOML": 134_748,
+    "lines of Python and TOML": 134_754,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
