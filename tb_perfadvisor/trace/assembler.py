@@ -27,6 +27,7 @@ from tb_perfadvisor.trace.recorded_totals import Totals
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
     CopyTable,
+    CounterTable,
     EventTable,
     HloEventTable,
     HloTable,
@@ -158,6 +159,10 @@ class Assembler:
         """Add where threads were: columns of `SampleTable`, on the clock of the events."""
         self._add(SampleTable, {"at_ns": at_ns, **columns})
 
+    def add_counters(self, at_ns: ArrayLike, **columns: ArrayLike) -> None:
+        """Add samples of counters: columns of `CounterTable`, on the clock of the events."""
+        self._add(CounterTable, {"at_ns": at_ns, **columns})
+
     def add_hlo(self, name: ArrayLike, **columns: ArrayLike) -> Int32:
         """Add distinct XLA operations: columns of `HloTable`; returns their rows."""
         first = self._hlo_count
@@ -247,6 +252,7 @@ class Assembler:
             iterators=tables[IteratorTable],
             launches=tables[LaunchTable],
             samples=tables[SampleTable],
+            counters=tables[CounterTable],
             devices=devices,
             notes=notes,
             totals=totals,
@@ -334,6 +340,7 @@ _ATTRIBUTE_TABLES: tuple[Any, ...] = (
     LaunchTable,
     CopyTable,
     CollectiveTable,
+    CounterTable,
     MemoryTable,
     SampleTable,
     OperatorTable,

@@ -44,7 +44,7 @@ def retimed(
         type(captured),
         {"row": new_row[captured.row], "operator": new_row[captured.operator]},
     )
-    for name in ("memory", "samples"):
+    for name in ("memory", "samples", "counters"):
         table = getattr(trace, name)
         changes[name] = make_table(type(table), {**asdict(table), "at_ns": table.at_ns - origin_ns})
     if trace.source.origin_unix_ns is not None:

@@ -162,6 +162,20 @@ class SampleTable(Struct, frozen=True):
     """String: the file that it is in."""
 
 
+class CounterTable(Struct, frozen=True):
+    """What counters of the device's hardware measured from one moment to another, in order of time.
+
+    A counter is sampled whatever runs, so that a sample covers all kernels of its time.
+    """
+
+    at_ns: Int64
+    """When the sample began. It ends with the next one of the same counter."""
+    device: Int32
+    metric: Int32
+    """String: the counter's name, such as `sm__warps_active.avg.pct_of_peak_sustained_active`."""
+    value: Float64
+
+
 class OperatorTable(Struct, frozen=True):
     """Attributes of `OPERATOR` events that have more than a name."""
 
@@ -288,6 +302,7 @@ Table = TypeVar(
     LaunchTable,
     CapturedTable,
     CopyTable,
+    CounterTable,
     CollectiveTable,
     MemoryTable,
     SampleTable,

@@ -26,6 +26,7 @@ from tb_perfadvisor.trace.tables import (
     CapturedTable,
     CollectiveTable,
     CopyTable,
+    CounterTable,
     EventTable,
     HloEventTable,
     HloTable,
@@ -118,6 +119,7 @@ class Trace(Struct, frozen=True):
     launches: LaunchTable = empty_table(LaunchTable)
     captured: CapturedTable = empty_table(CapturedTable)
     samples: SampleTable = empty_table(SampleTable)
+    counters: CounterTable = empty_table(CounterTable)
     devices: tuple[Device, ...] = ()
     notes: tuple[Note, ...] = ()
     totals: Totals | None = None

@@ -32,8 +32,9 @@ BUDGET = {
     # `report/timeline/range_sums`, `critical_path` and `arguments`: for the sums of a range, what a
     # step waits for, and the arguments of an operator or kernel, users had to go to Perfetto.
     # `run_timers` (four layers), `nvml` and `publish/scalars`: recorded steps cannot show what a
-    # third of a run, another rank, or a hot GPU costs.
-    "modules": 658,
+    # third of a run, another rank, or a hot GPU costs. `signals/device/counters`: what a GPU's
+    # counters measure of occupancy and bandwidth was thrown away.
+    "modules": 659,
     "rules": 145,
     "limits that users can set": 190,
     # `analyze --tables`: all tables at once beside any format, so it is no format itself.
@@ -63,7 +64,8 @@ BUDGET = {
     # by what it is for.
     # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
     # Timers of the whole run, as above.
-    "lines of Python and TOML": 134_754,
+    # Timers of the whole run, as above, and hardware counters beside kernels.
+    "lines of Python and TOML": 134_891,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

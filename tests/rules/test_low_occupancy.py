@@ -2,13 +2,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.compute.kernels import LowOccupancy
-from tb_perfadvisor.testing import check_rule, find
+from tb_perfadvisor.rules.finding import Table
+from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
 from tb_perfadvisor.testing.symbols import Symbol, kernel, operator
 from tb_perfadvisor.trace import Device, KernelFamily, Precision
+from tb_perfadvisor.trace.tables import CounterTable, make_table
 
 H100 = Device(0, "NVIDIA H100 80GB HBM3", "gpu", multiprocessors=132)
 # TraceLens' h100 recordings have this kernel.
@@ -47,6 +52,27 @@ def test_saves_what_the_fix_saves() -> None:
     assert finding.saving is not None
     assert finding.saving.high_ns == 2 * 3_000_000
     assert "keep only 25.0 % of the 132 multiprocessors busy" in finding.summary
+
+
+def test_counters_that_were_sampled_stand_beside_the_kernels() -> None:
+    # Synthetic: a sample each millisecond, half of the peak while these kernels run.
+    trace = draw(SLOW, legend=legend(33), device=H100)
+    metric = "sm__warps_active.avg.pct_of_peak_sustained_active"
+    at_ns = ms(1) * np.arange(21)
+    sampled = make_table(
+        CounterTable,
+        {
+            "at_ns": at_ns,
+            "device": np.zeros(21),
+            "metric": np.full(21, len(trace.strings)),
+            "value": np.where(at_ns // ms(1) % 10 < 4, 50.0, 95.0),
+        },
+    )
+    run = run_of(replace(trace, strings=(*trace.strings, metric), counters=sampled))
+    (finding,) = LowOccupancy().check(Signals(run))
+    (table,) = (each for each in finding.evidence if each.title.startswith("Hardware counters"))
+    assert isinstance(table, Table)
+    assert table.rows == (("Achieved occupancy", 0.5, 8, metric),)
 
 
 def product(m: int, n: int, k: int) -> dict[str, Symbol]:

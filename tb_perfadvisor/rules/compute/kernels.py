@@ -14,6 +14,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.device_work import (
     costly_work,
+    counter_tables,
     matrix_products_by_size,
     work_by_call_site,
 )
@@ -86,6 +87,7 @@ class DominantKernel(Rule):
                 evidence=(
                     work_by_call_site("Operators that launch it", signals, work.rows, cost_ns),
                     costliest("Longest executions", signals.worker, work.rows, cost_ns),
+                    *counter_tables(signals, work.rows),
                 ),
                 remedies=advise("look-at-kernel"),
                 severity="low" if excess_ns < signals.attribution.window_ns / 2 else "medium",
@@ -201,6 +203,7 @@ class LowOccupancy(Rule):
             evidence=(
                 _table(signals, kernels, np.flatnonzero(is_underfilled), cost_ns),
                 costliest("Longest of these kernels", signals.worker, rows, cost_ns),
+                *counter_tables(signals, rows),
             ),
             remedies=advise("larger-batch", "more-work-per-kernel", "autotune"),
         )
@@ -304,6 +307,7 @@ class SlowMatmul(Rule):
             evidence=(
                 matrix_products_by_size("Slow matrix kernels by shape", signals, slow),
                 costliest("Longest slow matrix kernels", signals.worker, slow.rows, cost_ns),
+                *counter_tables(signals, slow.rows),
             ),
             remedies=advise(
                 "autotune", "library-benchmark", "merged-products", "xla-compiled-step"

@@ -6,6 +6,7 @@ import numpy as np
 
 from tb_perfadvisor.rules.finding import Cell, Column, Events, Evidence, Table, costliest
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.device.counters import counters_while
 from tb_perfadvisor.signals.device.device_work import (
     operator_around,
     operators_of,
@@ -186,3 +187,18 @@ def _by_tensor_core_use(title: str, kernels: MatrixKernels) -> Table:
             for code, text in ((1, "used"), (0, "not used"), (-1, "unknown"))
         ),
     )
+
+
+def counter_tables(signals: Signals, rows: Int32) -> tuple[Table, ...]:
+    """What hardware counters measured while some kernels ran, if they were sampled."""
+    found = counters_while(signals, rows)
+    if not found:
+        return ()
+    columns = (
+        Column("counter", "Of the peak"),
+        Column("share", "Mean", "share"),
+        Column("samples", "Samples", "count"),
+        Column("metric", "Counter"),
+    )
+    cells = tuple((each.label, each.share, each.samples, each.metric) for each in found)
+    return (Table("Hardware counters while they ran", columns, cells),)

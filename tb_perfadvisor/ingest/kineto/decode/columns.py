@@ -5,6 +5,7 @@ Each map is a dictionary that adds missing values, so that a known value costs o
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import compress
@@ -19,6 +20,7 @@ from tb_perfadvisor.ingest.json_trace.envelope import ABSENT, decoded
 from tb_perfadvisor.ingest.json_trace.numbers import to_floats, to_integers, to_nanoseconds
 from tb_perfadvisor.ingest.json_trace.threads import Threads, thread_key
 from tb_perfadvisor.ingest.kineto.decode.event_roles import (
+    COUNTERS,
     LEGACY_PROCESSES,
     OpenEvents,
     Role,
@@ -126,6 +128,7 @@ class KinetoColumns(Struct):
     device: Columns
     collectives: Columns
     memory: Columns
+    counters: Columns
     frames: Columns
     """Calls of Python functions: row, and the file's numbers of the frame and of its caller."""
     categories: list[str]
@@ -196,6 +199,8 @@ class KinetoCollector:
             self._add_metadata([event for event in events if event.ph == "M"])
         if "i" in kinds:
             self._add_memory([e for e in events if e.ph == "i" and e.name == "[memory]"])
+        if "C" in kinds:
+            self._add_counters([e for e in events if e.ph == "C" and e.cat in COUNTERS])
         complete = [event for event in events if event.ph == "X"]
         if "B" in kinds or "E" in kinds:
             self.is_portion = False
@@ -258,6 +263,7 @@ class KinetoCollector:
             device=device,
             collectives=_joined(parts.pop("collectives", []), _COLLECTIVE_COLUMNS),
             memory=_joined(parts.pop("memory", []), _MEMORY_COLUMNS),
+            counters=_joined(parts.pop("counters", []), _COUNTER_COLUMNS),
             frames=_joined(parts.pop("frames", []), ("row", "frame", "caller")),
             categories=categories,
             threads=threads,
@@ -433,6 +439,24 @@ class KinetoCollector:
         self.malformed += int(np.count_nonzero(~is_valid))
         self._part("memory", {name: column[is_valid] for name, column in columns.items()})
 
+    def _add_counters(self, events: list[Event]) -> None:
+        if not events:
+            return
+        at, is_valid = to_nanoseconds([event.ts for event in events])
+        devices: list[re.Match[str] | None] = [
+            _COUNTERS_OF.fullmatch(e.pid) if isinstance(e.pid, str) else None for e in events
+        ]
+        columns: Columns = {
+            "at_ns": at,
+            "device": np.array([int(each[1]) if each else -1 for each in devices], np.int64),
+            "metric": indices(self._texts, [event.name for event in events]),
+            "value": to_floats([(event.args or _NO_ARGUMENTS).counter for event in events]),
+        }
+        is_valid &= (columns["device"] >= 0) & (columns["metric"] >= 0)
+        is_valid &= np.isfinite(columns["value"])
+        self.malformed += int(np.count_nonzero(~is_valid))
+        self._part("counters", {name: column[is_valid] for name, column in columns.items()})
+
     def _add_metadata(self, events: Iterable[Event]) -> None:
         for event in events:
             label = event.args.name if event.args else None
@@ -445,6 +469,9 @@ class KinetoCollector:
                 self._thread_names[pid, tid] = label
 
 
+_COUNTERS_OF = re.compile(r"GPU (\d{1,6}) Counters")
+"""The process that Kineto states for the counters of a device."""
+_COUNTER_COLUMNS = ("at_ns", "device", "metric", "value")
 _EVENT_COLUMNS = ("start_ns", "duration_ns", "name", "category", "thread", "role")
 _OPERATOR_COLUMNS = (
     "row",
@@ -510,6 +537,7 @@ _NUMBERED = {
         for name in ("operation", "dtype", "group", "description", "ranks")
     },
     ("memory", "thread"): "thread",
+    ("counters", "metric"): "text",
 }
 """The columns that hold numbers of texts, categories and threads."""
 

@@ -51,6 +51,9 @@ _OLD_AND_NEW: dict[str, Role] = {
 LEGACY_PROCESSES = {"CPU functions": "Operator", "CUDA functions": "Kernel"}
 """The categories of events that have none, by the process that torch.autograd's profiler states
 when it writes a list of its own (`EventList.export_chrome_trace`)."""
+COUNTERS = frozenset({"gpu_pm_counter", "hardware_counters"})
+"""Samples of a GPU's hardware counters (`CUPTI_PM_SAMPLING_METRICS`): an event of phase C for each
+metric and moment. Kineto calls them the latter (libkineto/src/output_json.cpp, August 2026)."""
 # Known categories that are not used: flows, spans, counters and marks.
 _IGNORED_CATEGORIES = frozenset(
     {
@@ -66,8 +69,7 @@ _IGNORED_CATEGORIES = frozenset(
         "cuda_event",
         "cuda_profiler_range",
         "external_correlation",
-        "gpu_pm_counter",
-        "hardware_counters",
+        *COUNTERS,
         "mtia_counters",
         "mtia_insight",
         "xpu_scope_profiler",

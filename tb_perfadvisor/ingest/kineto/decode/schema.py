@@ -47,6 +47,7 @@ _SPELLING = {
     "description": "Process Group Description",
     "ranks": "Process Group Ranks",
     "collective_sequence": "Seq",
+    "counter": "",
 }
 
 
@@ -100,6 +101,8 @@ class Arguments(msgspec.Struct, gc=False, rename=_SPELLING):
     description: Any = None
     ranks: Any = None
     collective_sequence: Any = None
+    # Samples of hardware counters, whose values have an empty name.
+    counter: Any = None
 
 
 class Event(msgspec.Struct, gc=False):
