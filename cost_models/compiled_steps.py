@@ -2,10 +2,10 @@
 
     python -m cost_models.compiled_steps [PROGRAM ...]
 
-It trains small models with and without `model.compile()`, and prints the processor time of a step
-of both beside what a recording of the eager step shows: its operators, and how many gradients it
-accumulates. The costs in `signals/host/eager_steps.py` are fitted to that. Compiling takes some
-minutes in all.
+It runs small models with and without `model.compile()`, in turns, and prints the processor time of
+a step of both beside what a recording of the eager step shows: its operators, and how many
+gradients it accumulates. The costs in `signals/host/eager_steps.py` are fitted to that. Compiling
+takes some minutes in all.
 """
 
 # PyTorch is not installed where types are checked.
@@ -13,6 +13,7 @@ minutes in all.
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +24,8 @@ from torch import nn
 
 from tb_perfadvisor.signals.host.eager_steps import ACCUMULATES, KEPT, expected_saving_ns
 
-_SECONDS = 0.5
+_SECONDS = 0.1
+_TURNS = 9
 _WARM_UP_STEPS = 10
 _PROFILED_STEPS = 3
 
@@ -101,6 +103,76 @@ class _Residual(nn.Module):
         return x
 
 
+class _Blocks(nn.Module):
+    """Products with gates and norms that are written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(6))
+        self.scale = nn.Parameter(torch.ones(64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            hidden = layer(x)
+            hidden = hidden * torch.sigmoid(hidden)
+            size = hidden.pow(2).mean(-1, keepdim=True)
+            x = x + hidden * torch.rsqrt(size + 1e-6) * self.scale
+        return x
+
+
+class _Exits(nn.Module):
+    """Ends early if it is sure, which it asks after each block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU()) for _ in range(6)
+        )
+        self.heads = nn.ModuleList(nn.Linear(64, 10) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block, head in zip(self.blocks, self.heads, strict=True):
+            x = x + block(x)
+            chances = head(x).softmax(-1)
+            if chances.max(-1).values.mean().item() > 0.9:
+                break
+        return chances
+
+
+class _Experts(nn.Module):
+    """Chooses the rows of each expert by a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(64, 4)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64)) for _ in range(4)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight, chosen = self.router(x).softmax(-1).max(-1)
+        made = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            mask = chosen == number
+            if mask.any():
+                made[mask] = expert(x[mask]) * weight[mask, None]
+        return x + made
+
+
+class _Denoiser(nn.Module):
+    """A small network that is called for each place in time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = nn.Embedding(50, 64)
+        self.first, self.second, self.last = nn.Linear(2, 64), nn.Linear(64, 64), nn.Linear(64, 2)
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        hidden = nn.functional.silu(self.first(x) + self.times(time))
+        made: torch.Tensor = self.last(nn.functional.silu(self.second(hidden) + hidden))
+        return made
+
+
 def _perceptron(layers: int, size: int) -> nn.Module:
     pairs = [(nn.Linear(size, size), nn.ReLU()) for _ in range(layers)]
     return nn.Sequential(*(module for pair in pairs for module in pair))
@@ -126,19 +198,40 @@ _PROGRAMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+_FORWARD: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
+    "scorer": (lambda: _perceptron(3, 48), (8, 48), 1, 0),
+    "blocks": (_Blocks, (16, 64), 1, 0),
+    "exits": (_Exits, (16, 64), 1, 6),
+    "experts": (lambda: nn.Sequential(_Experts(), _Experts()), (128, 64), 1, 24),
+    "sampler": (_Denoiser, (64, 2), 50, 0),
+}
+"""Models that do not train, with how often a step calls them, and breaks in it. Writing to the rows
+that a mask chooses is none."""
+
+
 def main() -> None:
     """Print a line for each program."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     print("program          operators  gradients    eager  compiled    saved  foretold (us)")
-    for name in sys.argv[1:] or _PROGRAMS:
-        build, shape = _PROGRAMS[name]
+    for name in sys.argv[1:] or (*_PROGRAMS, *_FORWARD):
+        trains, calls, breaks = name in _PROGRAMS, 1, 0
+        if trains:
+            build, shape = _PROGRAMS[name]
+        else:
+            build, shape, calls, breaks = _FORWARD[name]
         x = torch.randn(*shape)
         eager, compiled = build(), build()
         compiled.compile()
-        operators, gradients = _recorded(_training(eager, x))
-        eager_us, compiled_us = _step_us(_training(eager, x)), _step_us(_training(compiled, x))
-        foretold_us = expected_saving_ns(operators, gradients, 1, trains=True) / 1e3
+        steps = [
+            _training(model, x) if trains else _calling(model, x, calls)
+            for model in (eager, compiled)
+        ]
+        operators, gradients = _recorded(steps[0])
+        eager_us, compiled_us = _step_us(*steps)
+        foretold_us = (
+            expected_saving_ns(operators, gradients, calls, trains=trains, breaks=breaks) / 1e3
+        )
         print(
             f"{name:<16} {operators:>9} {gradients:>10} {eager_us:>8.0f} {compiled_us:>9.0f}"
             f" {eager_us - compiled_us:>8.0f} {foretold_us:>9.0f}",
@@ -157,6 +250,17 @@ def _training(model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
     return step
 
 
+def _calling(model: nn.Module, x: torch.Tensor, calls: int) -> Callable[[], None]:
+    times = [torch.full(x.shape[:1], number) for number in range(calls)]
+
+    def step() -> None:
+        with torch.inference_mode():
+            for time in times:
+                model(x, time) if calls > 1 else model(x)
+
+    return step
+
+
 def _recorded(step: Callable[[], None]) -> tuple[int, int]:
     """The outermost operators of a step that compiling fuses, and its accumulated gradients."""
     step()
@@ -170,16 +274,20 @@ def _recorded(step: Callable[[], None]) -> tuple[int, int]:
     return fused // _PROFILED_STEPS, gradients // _PROFILED_STEPS
 
 
-def _step_us(step: Callable[[], None]) -> float:
-    for _ in range(_WARM_UP_STEPS):
-        step()
-    times = []
-    end_s = time.perf_counter() + _SECONDS
-    while time.perf_counter() < end_s:
-        start_ns = time.process_time_ns()
-        step()
-        times.append(time.process_time_ns() - start_ns)
-    return sorted(times)[len(times) // 4] / 1e3
+def _step_us(*steps: Callable[[], None]) -> list[float]:
+    """The processor time of each of some steps, measured in turns."""
+    for step in steps:
+        for _ in range(_WARM_UP_STEPS):
+            step()
+    times: list[list[float]] = [[] for _ in steps]
+    for _ in range(_TURNS):
+        for step, taken in zip(steps, times, strict=True):
+            end_s, start_ns, count = time.perf_counter() + _SECONDS, time.process_time_ns(), 0
+            while time.perf_counter() < end_s:
+                step()
+                count += 1
+            taken.append((time.process_time_ns() - start_ns) / count / 1e3)
+    return [statistics.median(taken) for taken in times]
 
 
 if __name__ == "__main__":

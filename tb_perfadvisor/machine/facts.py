@@ -243,6 +243,12 @@ class Examined(Struct, frozen=True):
     """Operators per step."""
     on_device: bool = False
     """Whether times are those of a device: it limits the steps, and not the calls."""
+    new_shapes: Share = 0.0
+    """Of the products in later steps, those of shapes that none before had."""
+    model_calls: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    """Calls of modules by the program itself, per step."""
+    in_models: Share = 0.0
+    """Of the operators of the forward pass, those in such calls."""
     observed: Annotated[tuple[Observed, ...], Meta(max_length=256)] = ()
     failed: Annotated[tuple[FailedLook, ...], Meta(max_length=64)] = ()
 

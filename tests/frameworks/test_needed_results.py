@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,6 +11,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from tb_perfadvisor.instrument.examination.findings import examined  # noqa: E402
+from tb_perfadvisor.instrument.examination.watching import Watching  # noqa: E402
 from tests.support.examined_steps import look, training  # noqa: E402
 
 
@@ -238,3 +242,27 @@ def test_gradients_that_the_program_gives_need_their_graph() -> None:
         optimizer.step()
 
     assert look(step, "unused") == ()
+
+
+def test_calls_of_models_are_counted_and_shapes_that_change() -> None:
+    inner, head = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 2)
+    rows = iter(range(2, 20))
+
+    def sample() -> None:
+        with torch.no_grad():
+            x = torch.randn(next(rows), 8)
+            for _ in range(5):
+                x = inner(x) * 0.5
+            head(x)
+
+    with Watching() as watching:
+        ends = [0]
+        for _ in range(3):
+            sample()
+            ends.append(len(watching.calls))
+    found = examined([watching.calls[a:b] for a, b in pairwise(ends)], watching)
+    assert found.failed == ()
+    assert found.model_calls == 6
+    # Of each step: 11 operators in modules, and 6 others, to draw and to multiply.
+    assert found.in_models == pytest.approx(11 / 17)
+    assert found.new_shapes == 1  # no step before had so many rows

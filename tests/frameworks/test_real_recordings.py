@@ -287,3 +287,29 @@ def test_both_exporters_of_pytorch_give_the_same_report(tmp_path: Path) -> None:
         assert first.views[view] == second.views[view]
     assert (first.overview, first.steps) == (second.overview, second.steps)
     assert [each.rule_id for each in first.findings] == [each.rule_id for each in second.findings]
+
+
+EXPERTS = """
+import sys, torch
+from tb_perfadvisor.instrument.torch import profile
+
+tables, x = torch.randn(8, 128, 128), torch.randn(256, 128)
+experts = torch.randint(0, 8, (256,))
+with profile(sys.argv[1], wait=1, warmup=1, active=4) as profiler:
+    for _ in range(6):
+        if sys.argv[2] == "copied":
+            torch.bmm(x[:, None], tables[experts])
+        else:
+            order, counts = experts.argsort(), torch.bincount(experts, minlength=8).tolist()
+            torch.cat([a @ b for a, b in zip(x[order].split(counts), tables)])[order.argsort()]
+        profiler.step()
+"""
+
+
+@pytest.mark.parametrize("way", ["copied", "grouped"])
+def test_matrices_that_the_cpu_copies_for_each_row(tmp_path: Path, way: str) -> None:
+    report = record(EXPERTS, "torch", tmp_path, way)
+    found = {each.rule_id: each for each in report.findings}
+    assert ("gathered-weights" in found) is (way == "copied")
+    if way == "copied":
+        assert "256 matrices are made of 8" in found["gathered-weights"].summary

@@ -58,6 +58,7 @@ BUDGET = {
     # What is analyzed of a recording, and communication outside the steps: one had two numbers.
     # Calls that wait are told from work.
     # Looks at tensors of each loop: what calibration showed stood beside the loop after it.
+    # Calls of models and breaks in the price of compiling: it was advised where it costs half more.
     # Loops of any program, as above, and asking a program for a recording: `record_requests`,
     # `record_now` and a route.
     # Ranges, arrows, arguments and critical paths of the timeline, as above, and memory over time
@@ -65,7 +66,7 @@ BUDGET = {
     # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
     # Timers of the whole run, as above.
     # Timers of the whole run, as above, and hardware counters beside kernels.
-    "lines of Python and TOML": 134_891,
+    "lines of Python and TOML": 135_055,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.rules.compute.forms import GatheredWeights
-from tb_perfadvisor.testing import check_rule, find, run_of
+from tb_perfadvisor.testing import TraceBuilder, check_rule, find, run_of
+from tb_perfadvisor.testing.builder import us
 from tb_perfadvisor.testing.symbols import Symbol, kernel, operator
+from tb_perfadvisor.trace import Trace
 from tests.support.corpus_traces import read
 
 # Names and shapes of tracelens/eval_moe_nv/moe_05_large_capacity: 8 experts, 1,024 choices.
@@ -72,6 +74,34 @@ def test_just_below_and_just_above_the_limit() -> None:
         settings = {"minimum_share": share}
         found = find(GatheredWeights, SLOW, legend=legend(), settings=settings)
         assert bool(found) is fires
+
+
+def on_cpu(gather_us: int, product_us: int) -> Trace:
+    """Three steps on the CPU: a gather, a product with what it copied, and a sort."""
+    builder, at = TraceBuilder(), 0
+    for number in range(3):
+        builder.step(number, us(at), us(at + gather_us + product_us + 1000))
+        for name, shapes, length_us in (
+            ("aten::index", [[8, 128, 128], []], gather_us),
+            ("aten::bmm", [[256, 1, 128], [256, 128, 128]], product_us),
+            ("aten::sort", [[256]], 1000),
+        ):
+            if length_us:
+                span = us(at), us(at + length_us)
+                dtypes = ["float"] * len(shapes)
+                builder.operator(name, *span, shapes=shapes, dtypes=dtypes, launches=False)
+            at += length_us
+    return builder.build()
+
+
+def test_on_the_cpu_products_read_fewer_matrices_too() -> None:
+    # All of 2 ms, and 70 % of 1 ms.
+    checked = check_rule(
+        GatheredWeights, slow=on_cpu(2000, 1000), fixed=on_cpu(0, 300), saves="2700us"
+    )
+    (finding,) = checked.findings
+    assert finding.saving is not None
+    assert (finding.saving.low_ns, finding.saving.high_ns) == (3 * us(1600), 3 * us(3000))
 
 
 @pytest.mark.corpus

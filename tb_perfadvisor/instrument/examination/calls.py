@@ -94,6 +94,8 @@ class Call(Struct, frozen=True):
     """Whether each element of the result needs one element of each input."""
     counted: float | None = None
     """The share of targets that a loss does not ignore."""
+    model_call: int = 0
+    """The number of the call of a module that it is a part of; 0 for none."""
 
     @property
     def computes(self) -> bool:

@@ -9,7 +9,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.instrument.examination.calls import Call, Steps, all_calls, total_ns
+from tb_perfadvisor.instrument.examination.calls import (
+    PRODUCTS,
+    Call,
+    Steps,
+    all_calls,
+    total_ns,
+)
 from tb_perfadvisor.instrument.examination.gradients import dropped
 from tb_perfadvisor.instrument.examination.independent import independent
 from tb_perfadvisor.instrument.examination.needed import unread
@@ -42,6 +48,7 @@ def examined(steps: Steps, watching: Watching) -> Examined:
         "padding": lambda: padding(steps),
         "dropped gradients": lambda: dropped(steps),
     }
+    forward = [call for call in all_calls(steps) if call.kind == "forward" and call.computes]
     observed: list[Observed] = []
     for look, find in looks.items():
         observed += watching.attempt(look, find, list[Observed]())
@@ -50,9 +57,26 @@ def examined(steps: Steps, watching: Watching) -> Examined:
         seconds=total_ns(steps) / 1e9,
         on_device=on_device,
         calls=round(sum(map(len, steps)) / max(len(steps), 1)),
+        new_shapes=_new_shapes(steps),
+        model_calls=len({call.model_call for call in forward if call.model_call})
+        / max(len(steps), 1),
+        in_models=sum(call.model_call > 0 for call in forward) / max(len(forward), 1),
         observed=tuple(observed),
         failed=tuple(watching.failed.values()),
     )
+
+
+def _new_shapes(steps: Steps) -> float:
+    """The share of products in later steps whose shapes none had before."""
+    seen: set[object] = set()
+    products = new = 0
+    for number, step in enumerate(steps):
+        works = [_work(call) for call in step if call.kind == "forward" and call.name in PRODUCTS]
+        if number:
+            products += len(works)
+            new += sum(work not in seen for work in works)
+        seen.update(works)
+    return new / max(products, 1)
 
 
 def _at_forward_lines(calls: Sequence[Call]) -> list[Call]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch._dynamo  # which the first operator under a mode would import, in a
 from msgspec import Struct
 from numpy.typing import NDArray
 from torch import Tag, Tensor
+from torch.nn.modules import module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tb_perfadvisor.instrument.examination.calls import (
@@ -68,10 +70,29 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         self.failed: dict[Look, FailedLook] = {}
         """What cannot be looked for, and why. The rest goes on."""
         self.provenance = Provenance()
+        self._thread = threading.get_ident()
+        self._depth = 0
+        """How many modules are being called, one inside another."""
+        self._model_calls = 0
+        """How many calls no other module has made."""
         self._chance = np.random.default_rng(0)
         self._has_device = torch.cuda.is_initialized()
         self._clock = DeviceClock() if self._has_device else HostClock()
         self._bytes_left = _MOST_READ_BYTES_ON_DEVICE if self._has_device else _MOST_READ_BYTES
+
+    def __enter__(self) -> Any:
+        """See operators, and calls of modules, from now on."""
+        self._hooks = (
+            module.register_module_forward_pre_hook(self._begin_module),
+            module.register_module_forward_hook(self._end_module, always_call=True),
+        )
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        """See no more."""
+        for hook in self._hooks:
+            hook.remove()
+        super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the operator, and remember it."""
@@ -104,6 +125,15 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             except Exception as error:
                 self.failed[look] = FailedLook.of(look, error)
         return otherwise
+
+    def _begin_module(self, *_: Any) -> None:
+        if threading.get_ident() == self._thread:
+            self._model_calls += not self._depth
+            self._depth += 1
+
+    def _end_module(self, *_: Any) -> None:
+        if threading.get_ident() == self._thread:
+            self._depth = max(self._depth - 1, 0)  # it may have begun before
 
     def _stop(self, why: Exception | str) -> None:
         self.is_on = False
@@ -151,6 +181,7 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             "is_reverse": name == "mkldnn_rnn_layer" and len(args) > 7 and args[7] is True,
             "is_recomputed": node is not None and reads and _is_recomputed(sys._getframe(2)),
             "is_pointwise": operator.is_pointwise,
+            "model_call": self._model_calls if self._depth else 0,
             "counted": self.attempt("unread results", lambda: _counted(name, args), None),
         }
         sources: tuple[Source, ...] = ()

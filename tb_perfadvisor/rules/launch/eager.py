@@ -109,7 +109,7 @@ class EagerSteps(Rule):
             summary=(
                 f"{per_step(total, signals)} goes into"
                 f" {count_per_step(len(eager.rows), 'small operator', signals)} and the Python"
-                " between them. Compiled, they run as a few loops."
+                f" between them. Compiled, they run as a few loops{_in_pieces(eager.breaks)}."
             ),
             saving=Saving(
                 0,
@@ -131,6 +131,12 @@ class EagerSteps(Rule):
             ),
             remedies=advise(*_changes(eager.recurrent_calls)),
         )
+
+
+def _in_pieces(breaks: int) -> str:
+    if not breaks:
+        return ""
+    return f", in {breaks + 1} pieces, because Python asks in between what a tensor holds"
 
 
 def _changes(recurrent_calls: int) -> tuple[str, ...]:

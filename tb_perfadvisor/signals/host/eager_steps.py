@@ -2,7 +2,8 @@
 
 Python, dispatch and tiny operators of an eager loop are one cause. What `torch.compile` saves of it
 does not follow from how long they take: matrix products stay calls of a library, each gradient of a
-compiled function is accumulated by itself as before, and a compiled function checks its inputs.
+compiled function is accumulated by itself as before, and a compiled function checks its inputs. So
+does each of the functions that it becomes where Python asks what a tensor holds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.signals.core.origins import NODE
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.host.loops import LoopKind, operator_loops
 from tb_perfadvisor.signals.host.optimizer_loops import optimizer_loop, zeroing_loop
@@ -30,6 +32,12 @@ KEPT = re.compile(
     r"|MmBackward|AddmmBackward|Convolution|Linear|Attention|Embedding|Rnn|Lstm",
 )
 """Operators and autograd nodes that compiled code still calls one by one."""
+_DECISIONS = re.compile(r"^aten::(_local_scalar_dense|nonzero|masked_select|_unique2|equal)$")
+"""What Python asks a tensor for: a number, or how many elements are chosen."""
+_ASKS = re.compile(r"^aten::(item|is_nonzero|nonzero|_unique2|equal)$")
+_NODES = re.compile(re.escape(NODE))
+_KEEPS_SIZE = re.compile(r"^aten::index_put_?$")
+"""It asks for the elements that a mask chooses, but the size of its result is known."""
 _RECURRENT = re.compile(r"^aten::(rnn_tanh|rnn_relu|lstm|gru)$")
 _PARTS_OF_LOOPS = (
     LoopKind.OPTIMIZER,
@@ -42,11 +50,14 @@ _LONGEST_GAP_NS = 300_000
 """Between two operators; longer gaps are host code of the program."""
 
 _OPERATOR_NS, _GRADIENT_NS = 3_300, 4_200
-_TRAINING_NS, _FORWARD_NS = 54_000, 20_000
-"""Saved for each operator that is fused, and spent for each gradient and for each call. Fitted by
-`cost_models/compiled_steps.py` to eleven small models that train with PyTorch 2.13 on one core of
-an x86 virtual machine: 0.9 to 2.6 times as much was saved where a tenth of the step or more is
-foretold. A perceptron of 48 layers got slower by half, for which 1 % is foretold."""
+_TRAINING_NS, _FORWARD_NS, _BREAK_NS = 54_000, 45_000, 20_000
+"""Saved for each operator that is fused, and spent for each gradient, for each call, and for each
+break in it. Fitted by `cost_models/compiled_steps.py` to small models with PyTorch 2.13 on one core
+of an x86 virtual machine. Of eleven that train, 0.9 to 2.6 times as much was saved where a tenth of
+the step or more is foretold. A perceptron of 48 layers got slower by half, for which 1 % is
+foretold. Without gradients, in processor time and in turns: a perceptron lost 40 microseconds (35
+are foretold), one that samples in 50 calls 1,310 (1,340), six exits after a look at a probability
+23 (23), and experts chosen by masks 190 (260); normalized blocks saved 125 (136)."""
 MOST_PART = 2.6
 
 
@@ -61,18 +72,23 @@ class EagerSteps(Struct, frozen=True):
     """When these operators run, and Python between them."""
     recurrent_calls: int
     """How often a step calls a recurrent layer, which takes a whole sequence at once."""
+    breaks: int
+    """How often, between its operators, a step asks for what a tensor holds."""
     saving_ns: int
     """What compiling is expected to save; 0 if it would cost more."""
 
 
-def expected_saving_ns(operators: int, gradients: int, steps: int, *, trains: bool) -> int:
+def expected_saving_ns(
+    operators: int, gradients: int, calls: int, *, trains: bool, breaks: int = 0
+) -> int:
     """What compiling saves of some steps; negative if it costs more.
 
-    The outermost operators that are fused and the gradients that are accumulated count in all
-    steps.
+    The outermost operators that are fused, the gradients that are accumulated, the calls of what is
+    compiled, and the breaks in them count in all steps.
     """
     call_ns = _TRAINING_NS if trains else _FORWARD_NS
-    return operators * _OPERATOR_NS - gradients * _GRADIENT_NS - steps * call_ns
+    saved_ns = operators * _OPERATOR_NS - gradients * _GRADIENT_NS
+    return saved_ns - calls * call_ns - breaks * _BREAK_NS
 
 
 @memoized
@@ -82,20 +98,44 @@ def eager_steps(signals: Signals) -> EagerSteps | None:
     if not signals.device.is_host_only or trace.source.framework != "pytorch":
         return None
     rows = signals.steps.own(trace.rows(EventKind.OPERATOR))
-    rows = rows[events.track[rows] == signals.step_track]
+    rows = every = rows[events.track[rows] == signals.step_track]
     is_around = is_in(events.kind, (EventKind.OPERATOR, EventKind.INPUT_WAIT, EventKind.COMPILE))
     rows = rows[~has_ancestor(events.parent, rows, is_around)]
     loops = [loop.spans for loop in operator_loops(signals) if loop.kind in _PARTS_OF_LOOPS]
     updating = join(optimizer_loop(signals).steps, zeroing_loop(signals).steps)
     rows = rows[~contains(join(updating, *loops), events.start_ns[rows])]
     accumulating = named(signals.trace, rows, ACCUMULATES)
-    fused = rows[~accumulating & ~named(signals.trace, rows, KEPT)]
+    fused = rows[~accumulating & ~named(trace, rows, KEPT) & ~named(trace, rows, _ASKS)]
     gradients = int(accumulating.sum())
-    steps = max(signals.steps.count, 1)
-    saving_ns = expected_saving_ns(len(fused), gradients, steps, trains=gradients > 0)
+    steps, breaks = max(signals.steps.count, 1), _breaks(signals, every, rows)
+    operators, calls = len(fused), steps
+    examined = trace.facts.examined
+    if examined is not None and examined.model_calls:
+        # What is compiled is the model: its calls, and what they call.
+        operators = round(operators * examined.in_models)
+        calls = round(steps * examined.model_calls)
+        breaks = max(breaks - max(calls - steps, 0), 0)  # the others lie between its calls
+    saving_ns = expected_saving_ns(operators, gradients, calls, trains=gradients > 0, breaks=breaks)
     spans = _spans(signals, fused, rows, join(updating, *loops))
     recurrent_calls = int(named(signals.trace, rows, _RECURRENT).sum()) // steps
-    return EagerSteps(fused, gradients, spans, recurrent_calls, max(saving_ns, 0))
+    return EagerSteps(fused, gradients, spans, recurrent_calls, breaks // steps, max(saving_ns, 0))
+
+
+def _breaks(signals: Signals, rows: Int32, outermost: Int32) -> int:
+    """How often the steps ask for what a tensor holds, between operators of their forward pass."""
+    trace, events = signals.trace, signals.trace.events
+    forward = outermost[~named(trace, outermost, _NODES)]
+    asking = rows[named(trace, rows, _DECISIONS)]
+    keeps_size = np.zeros(len(events), dtype=np.bool_)
+    keeps_size[rows] = named(trace, rows, _KEEPS_SIZE)
+    asking = asking[~has_ancestor(events.parent, asking, keeps_size)]
+    count = signals.steps.owner.max(initial=-1) + 1
+    first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+    step, start_ns = signals.steps.owner[forward], events.start_ns[forward]
+    np.minimum.at(first, step, start_ns)
+    np.maximum.at(last, step, start_ns)
+    step, start_ns = signals.steps.owner[asking], events.start_ns[asking]
+    return int(((start_ns > first[step]) & (start_ns < last[step])).sum())
 
 
 def _spans(signals: Signals, fused: Int32, rows: Int32, others: Intervals) -> Intervals:

@@ -575,6 +575,9 @@ def _new_shapes(signals: Signals) -> Iterator[tuple[Part, str]]:
     named = [i for i, text in enumerate(trace.strings) if text in _PRODUCTS]
     step, name = signals.steps.owner[table.row], trace.events.name[table.row]
     kept = (table.shapes >= 0) & (step >= 0) & np.isin(name, named)
+    examined = trace.facts.examined
+    if not kept.any() and examined is not None and examined.new_shapes > _FEW_NEW:
+        yield Part.NEW_SHAPES, f"{examined.new_shapes:.0%} of products have new shapes in each step"
     step = step[kept]
     kinds, inverse = np.unique((name[kept], table.shapes[kept]), axis=1, return_inverse=True)
     first = np.full(kinds.shape[1], np.iinfo(np.int64).max)

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.signals.core.operators import Shape, parse_shapes, shapes_of
 from tb_perfadvisor.signals.device.device_work import launchers, work_rows
+from tb_perfadvisor.signals.host.call_tree import host_operators
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
@@ -26,7 +27,7 @@ _PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 
 
 class GatheredMatrices(Struct, frozen=True):
-    """Kernels of the used window."""
+    """Kernels of the used window; operators on the CPU."""
 
     rows: Int32
     """Those that copy matrices; shape (n,)."""
@@ -76,10 +77,16 @@ def _made_of(table: Shape, product: tuple[Shape, ...]) -> int | None:
 def _by_shapes(
     signals: Signals, names: tuple[str, ...]
 ) -> Iterator[tuple[tuple[Shape, ...], Int32]]:
-    """Kernels that some operators launch, by the shapes of these operators' inputs."""
+    """Kernels that some operators launch, by the shapes of these operators' inputs.
+
+    On the CPU, the operators themselves.
+    """
     trace, rows, operators = signals.trace, work_rows(signals), launchers(signals)
-    known = [trace.strings.index(name) for name in names if name in trace.strings]
     is_chosen = (operators >= 0) & (trace.events.kind[rows] == EventKind.KERNEL)
+    if signals.device.is_host_only:
+        rows = operators = host_operators(signals).rows
+        is_chosen = np.ones(len(rows), dtype=np.bool_)
+    known = [trace.strings.index(name) for name in names if name in trace.strings]
     is_chosen &= is_in(np.where(operators >= 0, trace.events.name[operators], -1), known)
     rows, shapes = rows[is_chosen], shapes_of(trace, operators[is_chosen])
     for text in distinct(shapes[shapes >= 0]).tolist():
