@@ -1,4 +1,4 @@
-"""Measures the timeline of a large trace: its first frame, and the frames while it is moved.
+"""Measures the timeline of a large trace: its first frame, and frames while something is dragged.
 
     python benchmarks/timeline.py                    # a million events
     python benchmarks/timeline.py --events 200000 --visits 5
@@ -36,6 +36,8 @@ _RECORDED = "tracelens/h100/google_owlv2-large-patch14-ensemble/rank0.pt.trace.j
 _DEMO = "pytorch_input_slow/worker0.*.pt.trace.json.gz"
 _API = "data/plugin/perf_advisor/api/v1"
 _MOVES = 120
+# Where a drag moves the timeline, and where it selects a range.
+_ROWS_PX, _HEAD_PX = 150, 30
 _WAIT_MS = 120_000
 # Runs in every frame before its scripts: when the report is shown, and when its timeline is drawn.
 _WATCH = """
@@ -125,11 +127,13 @@ def _measure(address: str, capture: str, events: int, visits: int) -> Iterator[s
             if visit == 0:
                 page.wait_for_timeout(1_500)
                 frames = {
-                    name: _frames(browser, page, tab, keys)
-                    for name, keys in (
-                        ("a step, moved", ()),
-                        ("several steps, moved", ("s",) * 3),
-                        ("zoomed in, moved", ("w",) * 12),
+                    name: _frames(browser, page, tab, keys, top)
+                    for name, keys, top in (
+                        ("a step, moved", (), _ROWS_PX),
+                        ("several steps, moved", ("s",) * 3, _ROWS_PX),
+                        ("zoomed in, moved", ("w",) * 12, _ROWS_PX),
+                        ("a range dragged in a step", (), _HEAD_PX),
+                        ("a range dragged in several steps", ("s",) * 3, _HEAD_PX),
                     )
                 }
             context.close()
@@ -148,8 +152,8 @@ def _measure(address: str, capture: str, events: int, visits: int) -> Iterator[s
     yield f"{_mark(_p95(busy) <= MAX_P95_MS)} 95th percentile in {MAX_P95_MS:.0f} ms"
 
 
-def _frames(browser: Any, page: Any, tab: Any, keys: Sequence[str]) -> list[float]:
-    """The main thread's time in each frame while the timeline is dragged to and fro."""
+def _frames(browser: Any, page: Any, tab: Any, keys: Sequence[str], top: int) -> list[float]:
+    """The main thread's time in each frame while something is dragged to and fro at a height."""
     plane = tab.get_by_role("application").first
     plane.scroll_into_view_if_needed()
     plane.focus()
@@ -158,7 +162,7 @@ def _frames(browser: Any, page: Any, tab: Any, keys: Sequence[str]) -> list[floa
         page.keyboard.press(key)
     page.wait_for_timeout(1_500)
     box = plane.bounding_box()
-    x, y = box["x"] + box["width"] - 100, box["y"] + 150
+    x, y = box["x"] + box["width"] - 100, box["y"] + top
     page.mouse.move(x, y)
     browser.start_tracing(page=page, categories=_CATEGORIES)
     page.mouse.down()

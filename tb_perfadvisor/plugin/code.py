@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import threading
 import time
 
@@ -21,7 +23,7 @@ class Code:
         """Open the directory; `link` is the pattern of links, empty for none."""
         from tb_perfadvisor.sources import Repository
 
-        self._directory, self._link = directory, link or None
+        self.directory, self._link = directory, link or None
         self._lock = threading.Lock()
         self._repository: Repository | None = None
         self._read_at_s = 0.0
@@ -37,7 +39,7 @@ class Code:
         try:
             with self._lock:
                 if self._repository is None or time.monotonic() - self._read_at_s > _FRESH_S:
-                    self._repository = Repository(self._directory)
+                    self._repository = Repository(self.directory)
                     self._read_at_s = time.monotonic()
                 found = with_sources(
                     msgspec.json.decode(report, type=Report), self._repository, self._link
@@ -46,3 +48,17 @@ class Code:
             log.warn(f"no code is shown: {error}")
             return report
         return msgspec.json.encode(found)
+
+    def digest(self) -> str:
+        """Tells the state of the code: another one once a file was changed."""
+        from tb_perfadvisor.sources import Repository
+
+        repository = Repository(self.directory)
+        digest = hashlib.sha256()
+        for path in repository.files:
+            with contextlib.suppress(OSError):  # deleted meanwhile
+                stat = (repository.root / path).stat()
+                digest.update(
+                    f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode(errors="replace")
+                )
+        return digest.hexdigest()

@@ -45,6 +45,37 @@ class Excerpt(msgspec.Struct, frozen=True, tag="excerpt"):
     to_ns: int | None
 
 
+class Patches(msgspec.Struct, frozen=True, tag="patches"):
+    """Patches for the findings of a report that have a mechanical fix."""
+
+    key: str
+    directory: str
+    """Of the program's code."""
+    code: str
+    """Tells its state, so that code that was edited gets new patches."""
+    recording: str
+    """What commands call the recording."""
+
+
+class SuggestedPatch(msgspec.Struct, frozen=True):
+    """What becomes of the user's code by the change for a finding, and how to prove it."""
+
+    rule_id: str
+    title: str
+    """The finding's."""
+    changes: list[str]
+    notes: list[str]
+    """What to check after the change."""
+    patch: str
+    """Empty if there is none."""
+    reason: str
+    """Why there is none."""
+    places: list[str]
+    """Where to look then."""
+    command: str
+    """Of `perfadvisor try`."""
+
+
 class Measured(msgspec.Struct, frozen=True):
     """What trying the change of a finding showed, as shares of the step."""
 
@@ -91,7 +122,7 @@ class TimeLine(msgspec.Struct, frozen=True, tag="history"):
     """How many older recordings there are."""
 
 
-Request = Export | Excerpt | Combination | Comparison | TimeLine
+Request = Export | Excerpt | Patches | Combination | Comparison | TimeLine
 
 
 def keys_of(request: Request) -> tuple[str, ...]:
@@ -105,6 +136,8 @@ def make_document(request: Request, cache: ResultCache) -> bytes:
         return _export(request, cache)
     if isinstance(request, Excerpt):
         return _excerpt(request, cache)
+    if isinstance(request, Patches):
+        return _patches(request, cache)
     if isinstance(request, Combination):
         return _combination(request, cache)
     if isinstance(request, TimeLine):
@@ -164,6 +197,41 @@ def _excerpt(request: Excerpt, cache: ResultCache) -> bytes:
         from_ns = request.from_ns
     to_ns = request.to_ns if request.to_ns is not None else max(to_ns, from_ns + 1)
     return make_excerpt(report, stored, index, from_ns, to_ns)
+
+
+def _patches(request: Patches, cache: ResultCache) -> bytes:
+    from tb_perfadvisor.plain_text import shell_line
+    from tb_perfadvisor.report.report import Report
+    from tb_perfadvisor.sources import Repository
+    from tb_perfadvisor.suggest import suggest
+
+    report = _read(cache, request.key, REPORT, Report)
+    # Changes that are not of the catalog have no id: then `try` tries all of the recording's.
+    options = {
+        (finding.rule_id, finding.title): ["--change", remedy.change]
+        for finding in report.findings
+        for remedy in reversed(finding.remedies)
+        if remedy.fixes and remedy.change
+    }
+    command = ["perfadvisor", "try", request.recording]
+    repository = Repository(request.directory)
+    program = ["--", "python", report.workload.script or "train.py"]
+    patches = [
+        SuggestedPatch(
+            rule_id=each.rule_id,
+            title=each.title,
+            changes=each.changes,
+            notes=each.notes,
+            patch=each.patch,
+            reason=each.reason,
+            places=each.places,
+            command=shell_line([*command, *options.get((each.rule_id, each.title), ()), *program]),
+        )
+        # Each on the code as it is, whatever other findings would change.
+        for rule in dict.fromkeys(finding.rule_id for finding in report.findings)
+        for each in suggest(report, repository, (rule,))
+    ]
+    return msgspec.json.encode(patches)
 
 
 def _combination(request: Combination, cache: ResultCache) -> bytes:

@@ -145,6 +145,8 @@ def _route_of_capture(
             return analyses.view(request, backend, backend.entry(capture_id), view)
         case ["captures", capture_id, "combination"]:
             return analyses.combination(request, backend, backend.entry(capture_id))
+        case ["captures", capture_id, "patches"]:
+            return analyses.patches(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "training"]:
             return training.training(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "history"]:

@@ -41,6 +41,7 @@ def test_captures_of_an_empty_logdir(tab: Tab) -> None:
     assert body == {
         "allows_notes": True,
         "notes_hint": "",
+        "has_code": False,
         "programs": 0,
         "captures": [],
         "rejected": [],

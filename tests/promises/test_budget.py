@@ -61,12 +61,12 @@ BUDGET = {
     # Calls of models and breaks in the price of compiling: it was advised where it costs half more.
     # Loops of any program, as above, and asking a program for a recording: `record_requests`,
     # `record_now` and a route.
-    # Ranges, arrows, arguments and critical paths of the timeline, as above, and memory over time
-    # by what it is for.
+    # Ranges, arrows, arguments and critical paths of the timeline, as above, memory over time by
+    # what it is for, and patches in the tab.
     # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
     # Timers of the whole run, as above.
     # Timers of the whole run, as above, and hardware counters beside kernels.
-    "lines of Python and TOML": 135_055,
+    "lines of Python and TOML": 135_159,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

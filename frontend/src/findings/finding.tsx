@@ -15,6 +15,7 @@ import { FindingTimeline, isOnTimeline } from "./finding-timeline";
 import { LinkIcon } from "../widgets/icons";
 import { useIsWide } from "../widgets/is-wide";
 import { PreviewBadge } from "./preview-badge";
+import { Patch, hasPatch } from "./patch";
 import { Places } from "./places";
 import { Proof } from "./proof";
 import { Prose } from "../widgets/prose";
@@ -101,6 +102,7 @@ function FindingBody({ id, finding, report, captureId }: Props): JSX.Element {
     remedies.length > 0 && { name: "Change", content: <Remedies remedies={remedies} framework={report.framework} /> },
     // In a wide window, evidence that is not on the timeline has its place.
     evidence.length > 0 && (isTimed || !isWide) && { name: "Evidence", content: <EvidenceList items={evidence} /> },
+    hasPatch(finding) && { name: "Patch", content: <Patch finding={finding} captureId={captureId} /> },
     places.length > 0 && { name: "Your code", content: <Places places={places} /> },
     canWriteRemark() && { name: "Note", content: <RemarkForm id={id} finding={finding} captureId={captureId} /> },
     remarkHint() && { name: "Note", content: <Prose text={`Notes cannot be written at this address. ${remarkHint()}`} /> },

@@ -151,7 +151,14 @@ function Courses({ view, captureId }: { view: MemoryView; captureId: string }): 
       {chosen ? (
         <Fetched of={chosen.id} fetch={(signal) => fetchView(chosen.id, "memory", signal)}>
           {(below) => {
-            if (!below) return <p class="muted">{captureName(chosen.id, known)} has no changes of memory.</p>;
+            if (!below) {
+              return (
+                <>
+                  <CourseFigure view={view} />
+                  <p class="muted">{captureName(chosen.id, known)} has no changes of memory.</p>
+                </>
+              );
+            }
             const [a, b] = [extentOf(view), extentOf(below)];
             const extent = { ns: Math.max(a.ns, b.ns), bytes: Math.max(a.bytes, b.bytes) };
             return (

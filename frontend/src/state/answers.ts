@@ -98,6 +98,8 @@ export interface CaptureList extends RejectedFiles {
   allows_notes?: boolean;
   /** How to allow that. */
   notes_hint?: string;
+  /** Whether TensorBoard knows the program's code. */
+  has_code?: boolean;
   /** How many running programs this page may ask to record. */
   programs?: number;
   scan: Scan;
@@ -239,6 +241,21 @@ export interface CriticalPath {
   segments: [track: number, fromNs: number, toNs: number][];
   /** The time on each track, the longest first. */
   tracks: [track: number, ns: number][];
+}
+
+/** A patch of the user's code for a finding, and the command that proves it. */
+export interface SuggestedPatch {
+  rule_id: string;
+  /** The finding's. */
+  title: string;
+  changes: string[];
+  /** What to check after the change. */
+  notes: string[];
+  /** Empty if there is none: then there is a reason, and places to look at. */
+  patch: string;
+  reason: string;
+  places: string[];
+  command: string;
 }
 
 export interface RuleInfo {

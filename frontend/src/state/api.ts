@@ -4,7 +4,7 @@ import type {
 } from "../report";
 import {
   ApiError, type Canceled, type Capture, type CaptureList, type CriticalPath, type Doctor, type EventInfo, type EventWindow, type FoundEvents, type Mark,
-  type Progress, type RangeSums, type RejectedFiles, type RuleInfo, type RulePage,
+  type Progress, type RangeSums, type RejectedFiles, type RuleInfo, type RulePage, type SuggestedPatch,
 } from "./answers";
 import { parseAnswer } from "./answer-text";
 import { clientName } from "./client";
@@ -122,6 +122,10 @@ export const fetchCombination = (id: string, places: number[], signal: AbortSign
     `captures/${encodeURIComponent(id)}/combination?${new URLSearchParams(places.map((place) => ["finding", String(place)]))}`,
     signal,
   );
+
+/** Patches for the findings with a mechanical fix, if TensorBoard knows the program's code. */
+export const fetchPatches = (id: string, signal: AbortSignal): Promise<SuggestedPatch[]> =>
+  getMade<SuggestedPatch[]>(`captures/${encodeURIComponent(id)}/patches`, signal);
 
 /** The recordings of the run that a capture belongs to, as far as they are analyzed. */
 export const fetchHistory = (id: string, signal: AbortSignal): Promise<HistoryView> =>

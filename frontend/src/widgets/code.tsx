@@ -2,7 +2,7 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
 import { copyText } from "../state/host";
-import { Highlighted } from "./highlighted";
+import { Diff, Highlighted } from "./highlighted";
 import { CheckIcon, CopyIcon } from "./icons";
 
 const FEEDBACK_MS = 2_000;
@@ -18,7 +18,9 @@ export function Code({ text, language, marksArguments = false }: CodeProps): JSX
   return (
     <div class="code">
       <pre tabIndex={0} aria-label={language ? `Code, ${language}` : "Code"}>
-        <code>{language === "python" ? <Highlighted text={text} marksArguments={marksArguments} /> : text}</code>
+        <code>
+          {language === "python" ? <Highlighted text={text} marksArguments={marksArguments} /> : language === "diff" ? <Diff text={text} /> : text}
+        </code>
       </pre>
       <CopyButton text={() => text} />
     </div>

@@ -31,6 +31,23 @@ export function Highlighted({ text, marksArguments = false }: Props): JSX.Elemen
 export const highlightedLines = (lines: string[]): JSX.Element[] =>
   parse(lines.join("\n"), python).lines.map(({ tokens }) => <>{tokens.map(drawToken)}</>);
 
+/** A unified diff of Python files: lines that come and go are marked. */
+export function Diff({ text }: { text: string }): JSX.Element {
+  return (
+    <>
+      {text.split("\n").map((line, index) => {
+        const kind = /^(---|\+\+\+|@@|diff )/.test(line) ? "head" : line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : "same";
+        return (
+          <>
+            {index > 0 && "\n"}
+            <span class={`diff-${kind}`}>{kind === "head" ? line : [line.slice(0, 1), ...highlightedLines([line.slice(1)])]}</span>
+          </>
+        );
+      })}
+    </>
+  );
+}
+
 const drawToken = ({ type, value }: ParsedToken): JSX.Element | string =>
   COLORED.has(type) ? <span class={`code-${type}`}>{value}</span> : value;
 

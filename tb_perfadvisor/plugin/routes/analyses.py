@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import posixpath
+
 import msgspec
 from werkzeug import wrappers
 
 from tb_perfadvisor.contract.model import ProofInfo
 from tb_perfadvisor.plugin.backend import Backend, not_analyzed
 from tb_perfadvisor.plugin.catalog import Entry
-from tb_perfadvisor.plugin.documents import Combination, Measured
+from tb_perfadvisor.plugin.documents import Combination, Measured, Patches
 from tb_perfadvisor.plugin.origins import client_of, require_same_origin
 from tb_perfadvisor.plugin.progress import document, ensure_started, is_retry
 from tb_perfadvisor.plugin.responses import ApiError, respond
@@ -58,6 +60,21 @@ def combination(request: wrappers.Request, backend: Backend, entry: Entry) -> wr
         and proof.high_share is not None
     )
     content = document(request, backend.results(), Combination(entry.key, tuple(places), measured))
+    if content is None:
+        raise not_analyzed()
+    return respond(request, content)
+
+
+def patches(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
+    """Patches of the user's code for findings with a mechanical fix, and commands to try them."""
+    code = backend.code
+    if code is None:
+        hint = "Start it with --perfadvisor_repo and the directory of the program's code."
+        raise ApiError(404, "TensorBoard does not know the program's code.", hint=hint)
+    # Not the path: a tunnel may make the page public.
+    recording = posixpath.normpath(posixpath.join(entry.root.label, entry.capture.run))
+    wanted = Patches(entry.key, code.directory, code.digest(), recording)
+    content = document(request, backend.results(), wanted)
     if content is None:
         raise not_analyzed()
     return respond(request, content)

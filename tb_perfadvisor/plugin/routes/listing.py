@@ -41,6 +41,7 @@ def captures(request: wrappers.Request, backend: Backend) -> wrappers.Response:
             "token": TOKEN,
             "allows_notes": not notes_hint,
             "notes_hint": notes_hint,
+            "has_code": backend.code is not None,
             "programs": 0 if notes_hint else _programs_to_ask(backend),
             **_scan(backend),
         },
