@@ -166,6 +166,7 @@ def _assemble(
         step=step,
         correlation=correlation,
     )
+    _add_graph_annotations(assembler, collected, track)
     _add_operators(assembler, collected)
     for of_rank in rows_by_rank(rank[operators["row"]]):
         row = operators["row"][of_rank]
@@ -284,6 +285,39 @@ def _host_track(assembler: Assembler, collected: KinetoColumns, thread: int) -> 
         # Threads without a number are numbered in order of appearance.
         thread=tid if is_number else -1 - thread,
         label=collected.thread_names.get((pid, tid), f"thread {tid}"),
+    )
+
+
+def _add_graph_annotations(
+    assembler: Assembler, collected: KinetoColumns, track: NDArray[np.int32]
+) -> None:
+    """Add a range over device work of a stream in succession that was marked alike in its graph.
+
+    Ranges of the host are not there when a graph is replayed, or span all of it. PyTorch's profiler
+    and `torch.cuda._annotate_cuda_graph_trace` write the marks to each kernel.
+    """
+    device, events = collected.device, collected.events
+    name = device["annotation"]
+    if not (name >= 0).any():
+        return
+    row = device["row"]
+    order = np.lexsort((events["start_ns"][row], track[row]))
+    row, name, replay = row[order], name[order], device["correlation"][order]
+    is_next = np.ones(len(row), dtype=np.bool_)
+    for column in (name, track[row], replay):
+        is_next[1:] &= column[1:] == column[:-1]
+    is_next[0] = False
+    begins = np.flatnonzero(~is_next)
+    start_ns = events["start_ns"][row]
+    end_ns = np.maximum.reduceat(start_ns + events["duration_ns"][row], begins)
+    marked = name[begins] >= 0
+    begins = begins[marked]
+    assembler.add_events(
+        start_ns[begins],
+        end_ns[marked] - start_ns[begins],
+        kind=EventKind.DEVICE_ANNOTATION,
+        name=name[begins],
+        track=track[row[begins]],
     )
 
 

@@ -387,6 +387,7 @@ class KinetoCollector:
             "warps_per_multiprocessor": to_floats([a.warps_per_multiprocessor for a in arguments]),
             "bytes": to_integers([a.bytes if a.bytes is not None else a.size for a in arguments]),
             "direction": indices(self._texts, [a.direction for a in arguments]),
+            "annotation": indices(self._texts, [a.name for a in arguments]),
         }
         for name in _DEVICE_INTEGERS:
             columns[name] = to_integers([getattr(a, name) for a in arguments])
@@ -499,6 +500,7 @@ _DEVICE_COLUMNS = (
     "warps_per_multiprocessor",
     "bytes",
     "direction",
+    "annotation",
     *_DEVICE_INTEGERS,
 )
 _COLLECTIVE_COLUMNS = (
@@ -532,6 +534,7 @@ _NUMBERED = {
     **{("operators", name): "text" for name in ("shapes", "dtypes", "values", "module", "frame")},
     ("runtime", "kernel"): "text",
     ("device", "direction"): "text",
+    ("device", "annotation"): "text",
     **{
         ("collectives", name): "text"
         for name in ("operation", "dtype", "group", "description", "ranks")

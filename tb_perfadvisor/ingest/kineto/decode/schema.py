@@ -55,7 +55,8 @@ class Arguments(msgspec.Struct, gc=False, rename=_SPELLING):
     """`args` of an event."""
 
     name: Any = None
-    """The name of the process or thread, in metadata events."""
+    """The name of the process or thread, in metadata events; of device work in CUDA graphs, what
+    `mark_kernels` called it when the graph was captured."""
     external_id: Any = None
     correlation: Any = None
     device: Any = None
