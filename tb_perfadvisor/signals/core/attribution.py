@@ -37,6 +37,7 @@ from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.trace import EventKind, KernelFamily, KernelTotal, Trace
 from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import (
+    distinct,
     group_rows,
     is_in,
     places_by_value,
@@ -197,7 +198,7 @@ def _find_late_batches(
 ) -> None:
     """Move idle time to input in which the next batch is late."""
     launch = idle.launch_row[idle.launch_row >= 0]
-    tracks = (step_track, *np.unique(trace.events.track[launch]).tolist())
+    tracks = (step_track, *distinct(trace.events.track[launch]).tolist())
     between = minus(parts[Cause.BETWEEN_STEPS], states_of(trace, _RECORDED, tracks))
     calls = trace.rows(EventKind.PYTHON)
     calls = calls[is_in(trace.events.track[calls], tracks) & named(trace, calls, BLOCKING_CALL)]

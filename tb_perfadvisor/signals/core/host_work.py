@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import places_by_value, row_mask
+from tb_perfadvisor.trace.integer_groups import distinct, places_by_value, row_mask
 from tb_perfadvisor.trace.intervals import Intervals, join, minus, union
 from tb_perfadvisor.trace.tables import Int32
 
 
 def host_operations(trace: Trace) -> Int32:
     """Operations of XLA that the CPU executes, in order of start; loops and calls aside."""
-    events, rows = trace.events, np.unique(trace.hlo_events.row)
+    events = trace.events
+    rows: Int32 = distinct(trace.hlo_events.row)
     parents = events.parent[rows]
     return rows[~row_mask(len(events), parents[parents >= 0])[rows]]
 

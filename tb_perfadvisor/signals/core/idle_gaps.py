@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -99,7 +99,7 @@ def _queued_since(trace: Trace, rows: Int32) -> Int64:
     # On a stream without any recorded launch, only what ran before all launches must be older.
     first_launch[first_launch == _NEVER] = launched_at.min()
     kind = events.kind[rows]
-    has_launches = is_in(kind, np.unique(kind[is_linked]))
+    has_launches = is_in(kind, distinct(kind[is_linked]))
     is_older = ~is_linked & has_launches & (events.start_ns[rows] < first_launch[track])
     queued_ns[is_older] = _ALWAYS
     return queued_ns
@@ -186,7 +186,7 @@ def waits_for_batches(
     of_batch[np.searchsorted(events.start_ns[batches], idle.end_ns[is_late])] = waited_ns[is_late]
     rows = timeline.rows
     kernels = rows[events.kind[rows] == EventKind.KERNEL]
-    launching = np.unique(events.track[events.launched_by[kernels]])
+    launching = distinct(events.track[events.launched_by[kernels]])
     is_own = is_in(events.track[events.launched_by[batches]], launching).any()
     is_seen = 2 * total_ns(intersect(late, blocked)) > total_ns(late)
     return EMPTY if is_own and not is_seen and rhythm(of_batch) is None else late

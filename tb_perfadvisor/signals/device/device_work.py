@@ -112,7 +112,7 @@ def _around(parent: Int32, rows: Int32) -> NDArray[np.bool_]:
     around = np.zeros(len(parent), dtype=bool)
     above = parent[rows]
     while len(above):
-        above = np.unique(above[above >= 0])
+        above = distinct(above[above >= 0])
         above = above[~around[above]]
         around[above] = True
         above = parent[above]

@@ -17,7 +17,7 @@ from tb_perfadvisor.signals.launch.delays import short_and_long_gaps, stretched_
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.integer_groups import is_in, places_by_value, unique_inverse
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
 from tb_perfadvisor.trace.intervals import Intervals, contains, join, minus, overlap_ns, total_ns
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -231,7 +231,7 @@ def host_operators(signals: Signals) -> HostOperators:
     kinds: dict[str, int] = {}
     by_name = {
         name: kinds.setdefault(operator_kind(trace.strings[name]), len(kinds))
-        for name in np.unique(events.name[rows]).tolist()
+        for name in distinct(events.name[rows]).tolist()
     }
     name_of = np.zeros(len(trace.strings), dtype=np.int32)
     name_of[list(by_name)] = list(by_name.values())

@@ -277,7 +277,7 @@ def _loop(
     own_ns: Int64,
 ) -> OperatorLoop:
     events = signals.trace.events
-    places = np.unique(np.concatenate([np.arange(run.first, run.last) for run in runs]))
+    places = distinct(np.concatenate([np.arange(run.first, run.last) for run in runs]))
     members: Int32 = rows[places]
     start, end = events.start_ns[members], events.end_ns[members]
     whole = union(

@@ -24,7 +24,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.event_names import named
-from tb_perfadvisor.trace.integer_groups import unique_inverse
+from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -333,7 +333,7 @@ def find_slow_launches(signals: Signals, idle: Intervals) -> tuple[SlowLaunch, .
     of_gap = np.where(idle_ns > 0, group_of[gaps.next_row], -1)
     total_ns = max(int(idle_ns.sum()), 1)
     found = []
-    for number in np.unique(of_gap[of_gap >= 0]).tolist():
+    for number in distinct(of_gap[of_gap >= 0]).tolist():
         members = np.flatnonzero(of_gap == number)
         sum_ns = int(idle_ns[members].sum())
         excess = sum_ns / total_ns * len(rows) / int(launched[number])

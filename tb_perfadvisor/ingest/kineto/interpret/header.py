@@ -99,7 +99,7 @@ def _recorded_calls_share(collected: KinetoColumns) -> float | None:
     calls = collected.runtime
     known = [collected.categories.index(name) for name in _CUDA if name in collected.categories]
     is_cuda = np.isin(collected.events["category"][calls["row"]], known)
-    numbers = np.unique(calls["correlation"][is_cuda & (calls["correlation"] > 0)])
+    numbers = distinct(calls["correlation"][is_cuda & (calls["correlation"] > 0)])
     if len(numbers) < _FEWEST_CALLS:
         return None
     steps = np.sort(np.diff(numbers))

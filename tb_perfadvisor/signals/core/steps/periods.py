@@ -32,7 +32,13 @@ from tb_perfadvisor.signals.core.steps.marker_rows import (
 )
 from tb_perfadvisor.soundness.ranges import BACKWARD, UPDATES
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.integer_groups import is_in, places_by_value, row_mask, unique_inverse
+from tb_perfadvisor.trace.integer_groups import (
+    distinct,
+    is_in,
+    places_by_value,
+    row_mask,
+    unique_inverse,
+)
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.names import short_name
 from tb_perfadvisor.trace.nesting import nearest
@@ -368,7 +374,7 @@ def _is_loop(trace: Trace, work: _Work, bounds: Int64) -> bool:
     copies = np.flatnonzero(is_in(work.direction[: bounds[-1]], _WITH_HOST))
     waits_ns = trace.events.start_ns[trace.rows(EventKind.SYNCHRONIZE)]
     periods = np.concatenate((last_before(bounds[:-1], copies), last_before(begin_ns, waits_ns)))
-    return len(np.unique(periods[periods >= 0])) >= _MATCH * len(begin_ns)
+    return len(distinct(periods[periods >= 0])) >= _MATCH * len(begin_ns)
 
 
 def _markers_of(trace: Trace, timeline: DeviceTimeline, work: _Work, bounds: Int64) -> Markers:

@@ -26,6 +26,7 @@ from tb_perfadvisor.signals.core.idle_gaps import device_gaps
 from tb_perfadvisor.signals.core.steps.launched_work import LaunchedWork, owner_by_time
 from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers
 from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import overlap_ns
 from tb_perfadvisor.trace.tables import Int64
 
@@ -127,7 +128,7 @@ def _launched_by_host(
     linked = own & (work.launched_ns >= 0)
     first_ns = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(first_ns, owner[linked], work.launched_ns[linked])
-    is_known = bool((first_ns[1:] > first_ns[:-1]).all()) and len(np.unique(owner[linked])) == count
+    is_known = bool((first_ns[1:] > first_ns[:-1]).all()) and len(distinct(owner[linked])) == count
     if not is_known:
         return Windows(start_ns, end_ns, start_ns, end_ns, False, work_ns)
     # What the host does after its last launch belongs to the last step, as long as that runs.
