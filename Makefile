@@ -19,6 +19,8 @@ STATIC := tb_perfadvisor/static
 NPM    := cd frontend && PATH="$(abspath $(BIN)):$$PATH" npm
 # One process per processor. A group's tests share a server, so they run in one process.
 PYTEST := $(BIN)/python -m pytest -n logical --dist loadgroup
+# Tests that mostly wait for other programs: three processes for two processors.
+WAITING := $(BIN)/python -m pytest -n $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )) --dist loadgroup
 # What every run of the tests leaves to targets of their own.
 ELSEWHERE := not corpus and not frameworks and not nightly
 
@@ -45,10 +47,10 @@ test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory unit
 
 test-browser: $(VENV)/.dev browser-deps
-	$(PYTEST) -m "browser and not smoke and $(ELSEWHERE)" tests/browser
+	$(WAITING) -m "browser and not smoke and $(ELSEWHERE)" tests/browser
 
 test-frameworks: frameworks
-	$(PYTEST) -m "frameworks and not corpus and not nightly"
+	$(WAITING) -m "frameworks and not corpus and not nightly"
 
 # ENVIRONMENTS="oldest engine" runs only these; noxfile.py describes them.
 test-versions: $(VENV)/.dev

@@ -49,6 +49,7 @@ def check_first_screen(visitor: Visitor, server: str, captures: list[dict[str, A
     return seen
 
 
+@pytest.mark.nightly
 def test_the_first_finding_of_every_demo_is_in_view(
     visitor: Visitor, address: str, captures: list[dict[str, Any]]
 ) -> None:
