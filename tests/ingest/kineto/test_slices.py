@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
@@ -142,6 +143,14 @@ def test_what_an_ended_process_had_is_decoded_here(tasks: int) -> None:
     whole = to_bytes(events(200))
     with small_slices(500):
         assert [*outcome(whole, Slicing(Ended(tasks), 3, piece_bytes=900))] == [*outcome(whole)]
+
+
+def test_without_a_place_for_files_all_is_decoded_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, here = to_bytes(events(200)), Here()
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with small_slices(500):
+        assert [*outcome(whole, Slicing(here, 2, piece_bytes=900))] == [*outcome(whole)]
+    assert here.tasks == 0
 
 
 def test_other_processes_go_on_after_damage() -> None:

@@ -139,7 +139,11 @@ class SlicedEvents:
 
     def collect(self) -> Iterator[int]:
         """Add events to the collector, mostly all; yields how many each slice had."""
-        with tempfile.TemporaryDirectory(prefix="perfadvisor-", ignore_cleanup_errors=True) as made:
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="perfadvisor-", ignore_cleanup_errors=True)
+        except OSError:  # no place for files
+            return
+        with folder as made:
             pieces = _PIECES_PER_PROCESS * self._slicing.processes
             self._free = [Path(made, str(number)) for number in range(pieces)]
             for _ in range(_MOST_DECODED_HERE):
