@@ -66,7 +66,7 @@ BUDGET = {
     # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
     # Timers of the whole run, as above.
     # Timers of the whole run, as above, and hardware counters beside kernels.
-    "lines of Python and TOML": 135_207,
+    "lines of Python and TOML": 135_211,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
