@@ -2,7 +2,7 @@
 
     python -m cost_models.compiled_steps [PROGRAM ...]
 
-It runs small models with and without `model.compile()`, in turns, and prints the processor time of
+It runs small models with and without `torch.compile`, in turns, and prints the processor time of
 a step of both beside what a recording of the eager step shows: its operators, and how many
 gradients it accumulates. The costs in `signals/host/eager_steps.py` are fitted to that. Compiling
 takes some minutes in all.
@@ -221,8 +221,8 @@ def main() -> None:
         else:
             build, shape, calls, breaks = _FORWARD[name]
         x = torch.randn(*shape)
-        eager, compiled = build(), build()
-        compiled.compile()
+        eager = build()
+        compiled: Any = torch.compile(build())
         steps = [
             _training(model, x) if trains else _calling(model, x, calls)
             for model in (eager, compiled)

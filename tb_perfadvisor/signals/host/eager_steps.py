@@ -49,15 +49,17 @@ _PARTS_OF_LOOPS = (
 _LONGEST_GAP_NS = 300_000
 """Between two operators; longer gaps are host code of the program."""
 
-_OPERATOR_NS, _GRADIENT_NS = 3_300, 4_200
-_TRAINING_NS, _FORWARD_NS, _BREAK_NS = 54_000, 45_000, 20_000
-"""Saved for each operator that is fused, and spent for each gradient, for each call, and for each
-break in it. Fitted by `cost_models/compiled_steps.py` to small models with PyTorch 2.13 on one core
-of an x86 virtual machine. Of eleven that train, 0.9 to 2.6 times as much was saved where a tenth of
-the step or more is foretold. A perceptron of 48 layers got slower by half, for which 1 % is
-foretold. Without gradients, in processor time and in turns: a perceptron lost 40 microseconds (35
-are foretold), one that samples in 50 calls 1,310 (1,340), six exits after a look at a probability
-23 (23), and experts chosen by masks 190 (260); normalized blocks saved 125 (136)."""
+_TRAINING_NS, _FORWARD_NS = (3_300, 54_000), (2_600, 33_000)
+"""Saved for each operator that is fused, and spent for each call."""
+_GRADIENT_NS, _BREAK_NS = 4_200, 20_000
+"""Spent for each gradient that is accumulated, and for each break in a call. All are fitted by
+`cost_models/compiled_steps.py` to small models with PyTorch 2.13 on one core of an x86 virtual
+machine. Of eleven that train, 0.9 to 2.6 times as much was saved where a tenth of the step or more
+is foretold. A perceptron of 48 layers got slower by half, for which 1 % is foretold. Without
+gradients, in processor time and in turns, microseconds were saved: by three layers -40 and -24 (-25
+foretold), by one network in 50 calls -1,310 and -750 (-1,130), with six looks at a probability -23
+and -104 (-41), by experts that masks choose -190 (-300), by normalized blocks 109 and 125 (109),
+and by ten steps of a field 325 (334)."""
 MOST_PART = 2.6
 
 
@@ -86,9 +88,9 @@ def expected_saving_ns(
     The outermost operators that are fused, the gradients that are accumulated, the calls of what is
     compiled, and the breaks in them count in all steps.
     """
-    call_ns = _TRAINING_NS if trains else _FORWARD_NS
-    saved_ns = operators * _OPERATOR_NS - gradients * _GRADIENT_NS
-    return saved_ns - calls * call_ns - breaks * _BREAK_NS
+    operator_ns, call_ns = _TRAINING_NS if trains else _FORWARD_NS
+    spent_ns = gradients * _GRADIENT_NS + calls * call_ns + breaks * _BREAK_NS
+    return operators * operator_ns - spent_ns
 
 
 @memoized
@@ -124,7 +126,7 @@ def eager_steps(signals: Signals) -> EagerSteps | None:
 def _breaks(signals: Signals, rows: Int32, outermost: Int32) -> int:
     """How often the steps ask for what a tensor holds, between operators of their forward pass."""
     trace, events = signals.trace, signals.trace.events
-    forward = outermost[~named(trace, outermost, _NODES)]
+    forward = outermost[~named(trace, outermost, _NODES) & ~named(trace, outermost, _ASKS)]
     asking = rows[named(trace, rows, _DECISIONS)]
     keeps_size = np.zeros(len(events), dtype=np.bool_)
     keeps_size[rows] = named(trace, rows, _KEEPS_SIZE)
