@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.engine.analyze import analyze_run
+from tb_perfadvisor.engine.analyze import analyze_run, run_rule
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.machine.run_timers import DeviceTimers, RunTimers
 from tb_perfadvisor.rules.communication.imbalance import Straggler
@@ -146,6 +146,24 @@ def test_throttled_clocks() -> None:
         "0.94 GHz instead of 1.41 GHz in steps 641 to 960 (33.3 % of all), because of thermal"
         " slowdown (91 °C, 250 W), and they take 15.0 ms instead of 10.0 ms" in finding.summary
     )
+
+
+def test_the_gpu_of_another_rank() -> None:
+    hot = [float(row >= 80) for row in range(ROWS)]
+    made = device(hot, [0.94 if each else 1.41 for each in hot], "thermal slowdown")
+    step_ms = [10 + 5 * each for each in hot]
+    (finding,) = found(
+        StepOutliers, run_with(timers(step_ms), replace(timers(step_ms, 1), device=made))
+    )
+    assert finding.title.startswith("Let rank 1's GPU keep its clock: thermal slowdown takes 14.3")
+    assert finding.ranks == (1,)
+
+
+def test_timers_that_saw_no_fetch_do_not_pass_as_no_wait() -> None:
+    without, seen = (run_with(timers([10.0] * ROWS, input_ms=each)) for each in ((), [0.0] * ROWS))
+    assert run_rule(InputStall(), Signals(without)).status == "not_applicable"
+    assert run_rule(InputStall(), Signals(seen)).status == "passed"
+    assert run_rule(Straggler(), Signals(seen)).status == "not_applicable"
 
 
 def test_clocks_that_were_always_reduced_cost_at_most_what_they_lack() -> None:

@@ -168,7 +168,7 @@ class Straggler(Rule):
     id = "straggler"
     title = "Speed up the ranks that hold up the others"
     needs = (Need.WORK, Need.COLLECTIVES, Need.SEVERAL_RANKS)
-    suffices = Need.RUN_TIMERS
+    suffices = Need.RUN_RANKS
     is_preview = False
 
     minimum_share = Limit(

@@ -52,7 +52,7 @@ class InputStall(Rule):
     title = "Feed the device without making it wait"
     reads_sums = True
     needs = (Need.WORK, Need.INPUT)
-    suffices = Need.RUN_TIMERS
+    suffices = Need.RUN_INPUT
     is_preview = False
 
     minimum_share = Limit(

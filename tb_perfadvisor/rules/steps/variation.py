@@ -33,6 +33,7 @@ from tb_perfadvisor.signals.steps.run_timers import (
     late_rank,
     parts_of_worker,
     reduced_clocks,
+    run_parts,
 )
 from tb_perfadvisor.signals.steps.step_variation import (
     OF_THE_HOST,
@@ -319,6 +320,8 @@ def _reduced_clocks(signals: Signals) -> Finding | None:
     if reduced is None:
         return None
     cost, share = reduced.cost, format_share(reduced.cost.run_share)
+    rank = cost.parts.rank
+    gpu = f"rank {rank}'s GPU" if len(run_parts(signals)) > 1 else "the GPU"
     clock, usual = (f"{each / 1e9:.2f} GHz" for each in (reduced.clock_hz, reduced.usual_clock_hz))
     least = "" if reduced.usual_step_ns is not None else "up to "
     than = (
@@ -334,8 +337,8 @@ def _reduced_clocks(signals: Signals) -> Finding | None:
     measured = f" ({', '.join(filter(None, facts))})" if any(facts) else ""
     return run_finding(
         cost,
-        f"Let the GPU keep its clock: {reduced.reason} takes {least}{share} of the run",
-        f"The GPU's clock is {clock} instead of {usual} {steps_of(cost)}, because of"
+        f"Let {gpu} keep its clock: {reduced.reason} takes {least}{share} of the run",
+        f"The clock of {gpu} is {clock} instead of {usual} {steps_of(cost)}, because of"
         f" {reduced.reason}{measured}{than}: {least}{share} of the run.",
         (
             run_series("Time of a step over the run", cost, cost.parts.step_ns),
@@ -353,6 +356,7 @@ def _reduced_clocks(signals: Signals) -> Finding | None:
             ),
         ),
         advise("device-power" if reduced.reason == POWER_CAP else "device-cooling"),
+        (rank,),
     )
 
 

@@ -176,6 +176,14 @@ CHECKS: dict[Need, Check] = {
     Need.RUN_TIMERS: Check(
         lambda s: bool(s.run.timers), "the recorder did not time the steps of the whole run"
     ),
+    Need.RUN_INPUT: Check(
+        lambda s: any(each.input_ns for each in s.run.timers),
+        "the recorder did not see the loop of the whole run fetch its input",
+    ),
+    Need.RUN_RANKS: Check(
+        lambda s: sum(bool(each.input_ns or any(each.ready_ns)) for each in s.run.timers) > 1,
+        "the recorder did not time the steps of several ranks over the whole run",
+    ),
     Need.FILE_WRITES: Check(
         lambda s: shows_work(s) and len(file_writes(s).spans) > 1,
         "no operator of the profile writes files again and again",

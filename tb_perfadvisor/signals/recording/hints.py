@@ -113,6 +113,9 @@ def _set_option(
     )
 
 
+_RUN_TIMES = (hint("Record with perfadvisor run, which times every step of each rank."),)
+
+
 SHAPES = _set_option(
     "record_shapes",
     NSIGHT_SHAPES,
@@ -301,7 +304,9 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
     Need.INFEED: _NONE,
     Need.CPU_PROGRAM: (hint("It concerns programs that run on the CPU alone."),),
     Need.RUN_LINES: (hint("Record with perfadvisor run, which looks where the program is."),),
-    Need.RUN_TIMERS: (hint("Record with perfadvisor run, which times every step."),),
+    Need.RUN_TIMERS: _RUN_TIMES,
+    Need.RUN_INPUT: _RUN_TIMES,
+    Need.RUN_RANKS: _RUN_TIMES,
     Need.EXAMINED_STEPS: (
         hint("Record with perfadvisor run, which looks at the tensors of a few steps."),
     ),

@@ -267,37 +267,38 @@ def _delays(values: Float64) -> Float64:
 
 @memoized
 def reduced_clocks(signals: Signals) -> ReducedClocks | None:
-    """Where cooling, supply or the limit of power reduced the clocks, and steps took longer.
+    """The rank that loses most to reduced clocks, by heat, a fault, or the limit of power.
 
     The limit of power counts only beside steps without it: heavy work may always reach it. If heat
     never let go, the clock tells what it costs at most.
     """
-    parts = parts_of_worker(signals)
-    if parts is None:
+    found = [
+        reduced
+        for parts in run_parts(signals)
+        for reason, looks in ((parts.heat_reason, parts.heat), (POWER_CAP, parts.power_cap))
+        if (reduced := _reduced(parts, reason, np.nan_to_num(looks) >= _REDUCED)) is not None
+    ]
+    return max(found, key=lambda each: each.cost.run_share, default=None)
+
+
+def _reduced(parts: RunParts, reason: str, affected: Mask) -> ReducedClocks | None:
+    free = (np.nan_to_num(parts.heat, nan=1.0) < _FREE) & ~affected
+    clock_hz = _mean(parts.clock_hz, affected)
+    usual_hz = _mean(parts.clock_hz, free) or parts.max_clock_hz
+    if clock_hz is None or usual_hz is None or clock_hz >= usual_hz:
         return None
-    for reason, reduced in ((parts.heat_reason, parts.heat), (POWER_CAP, parts.power_cap)):
-        affected = np.nan_to_num(reduced) >= _REDUCED
-        if not affected.any():
-            continue
-        free = (np.nan_to_num(parts.heat, nan=1.0) < _FREE) & ~affected
-        usual_ns = float(np.median(parts.step_ns[free])) if free.any() else None
-        clock_hz = _mean(parts.clock_hz, affected)
-        usual_hz = _mean(parts.clock_hz, free) or parts.max_clock_hz
-        if clock_hz is None or usual_hz is None or (usual_ns is None and reason == POWER_CAP):
-            continue
-        cost_ns = (
-            parts.step_ns * max(1 - clock_hz / usual_hz, 0.0)
-            if usual_ns is None
-            else np.maximum(parts.step_ns - usual_ns, 0.0)
-        )
-        cost = RunCost(parts, affected, cost_ns)
-        if clock_hz < usual_hz and cost.share >= _SLOWER:
-            temperature, power = (
-                _mean(parts.temperature_c, affected),
-                _mean(parts.power_w, affected),
-            )
-            return ReducedClocks(cost, reason, clock_hz, usual_hz, usual_ns, temperature, power)
-    return None
+    usual_ns = float(np.median(parts.step_ns[free])) if free.any() else None
+    if usual_ns is not None:
+        cost_ns = np.maximum(parts.step_ns - usual_ns, 0.0)
+    elif reason != POWER_CAP:
+        cost_ns = parts.step_ns * (1 - clock_hz / usual_hz)
+    else:
+        return None
+    cost = RunCost(parts, affected, cost_ns)
+    if cost.share < _SLOWER:
+        return None
+    temperature, power = _mean(parts.temperature_c, affected), _mean(parts.power_w, affected)
+    return ReducedClocks(cost, reason, clock_hz, usual_hz, usual_ns, temperature, power)
 
 
 def _mean(values: Float64, rows: Mask) -> float | None:

@@ -45,7 +45,7 @@ def test_a_gpu_profile_has_nearly_all() -> None:
         Need.COLLECTIVES,
         Need.CPU_PROGRAM,
         Need.RUN_LINES,
-        Need.RUN_TIMERS,
+        *(Need.RUN_TIMERS, Need.RUN_INPUT, Need.RUN_RANKS),
         Need.EXAMINED_STEPS,
         Need.INFEED,
         Need.INPUT_STAGES,
