@@ -90,7 +90,6 @@ function MemoryOf({ view, captureId }: { view: MemoryView; captureId: string }):
           <p class="muted">dotted lines: ends of steps</p>
         </div>
         <Courses view={view} captureId={captureId} />
-        <Legend view={view} />
         <p class="muted table-note">{explainPeak(view)}</p>
       </section>
       {view.categories.length > 0 && (
@@ -182,6 +181,7 @@ function CourseFigure({ name = "", view, extent }: { name?: string; view: Memory
     <>
       {name && <h3 class="course-name">{name}</h3>}
       <PlotFigure label={`${name && `${name}: `}${describeMemory(view)}.`} draw={draw} />
+      <Legend view={view} />
       {view.course.length > 0 && view.step.length > 0 && (
         <Fold name={`${slug(name)}.steps`} title="Memory at the end of each step">
           <SortableTable caption={`${name} Memory at the end of each step`} columns={stepColumns(view)} rows={[...view.step.keys()]} />

@@ -49,7 +49,7 @@ export interface Handlers {
   selected(range: Range | null): void;
   /** Sums up the chosen event's time, or what is in view. */
   mark(): void;
-  /** By the hand, not by `reveal`. */
+  /** Once the hand has scrolled, which `reveal` is not. */
   scrolled(topPx: number): void;
 }
 
@@ -64,8 +64,9 @@ export class Plane {
   };
   /** While a range is being dragged. */
   private selecting: Range | null = null;
-  /** Where `reveal` has scrolled to. */
-  private revealed = 0;
+  /** Where `reveal` has scrolled to, until the hand scrolls. */
+  private revealed: number | null = 0;
+  private scrolling = 0;
   private layout = layOut([], new Set());
   private palette: Palette = readPalette();
   private hovered: string | null = null;
@@ -87,7 +88,10 @@ export class Plane {
     this.undo.push(() => themes.disconnect(), () => sizes.disconnect());
     this.listen(place, "scroll", () => {
       this.redraw();
-      if (Math.abs(place.scrollTop - this.revealed) > 1) this.handlers.scrolled(Math.round(place.scrollTop));
+      if (this.revealed !== null && Math.abs(place.scrollTop - this.revealed) <= 1) return;
+      this.revealed = null;
+      clearTimeout(this.scrolling);
+      this.scrolling = window.setTimeout(() => this.handlers.scrolled(Math.round(place.scrollTop)), TELL_MS);
     });
     this.listen(place, "wheel", (event) => this.onWheel(event as WheelEvent));
     this.listen(place, "keydown", (event) => this.onKey(event as KeyboardEvent));
@@ -98,6 +102,7 @@ export class Plane {
   close(): void {
     cancelAnimationFrame(this.frame);
     clearTimeout(this.telling);
+    clearTimeout(this.scrolling);
     for (const step of this.undo) step();
   }
 
@@ -123,7 +128,7 @@ export class Plane {
 
   scrollTo(topPx: number): void {
     this.place.scrollTop = topPx;
-    this.revealed = this.place.scrollTop;
+    if (this.revealed !== null) this.revealed = this.place.scrollTop;
   }
 
   /** Scrolls past the outermost calls that each fill the view, such as the frames of the main program. */
