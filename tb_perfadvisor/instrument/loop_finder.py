@@ -30,6 +30,9 @@ _REST: Final = 2
 _LEAST_REST_S: Final = 2.0
 
 
+_RECORDERS: Final = "tb_perfadvisor.instrument.continuous."
+
+
 class Steps(Protocol):
     """Whose steps are looked for."""
 
@@ -92,11 +95,14 @@ class LoopFinder:
         if not loops:
             return None
         self.rounds.watch(loops)
-        before, began_s = self._steps.known_steps(), time.monotonic()
+        before, looked_s = self._steps.known_steps(), time.monotonic()
         passed_s = 0.0
         while self._steps.needs_loop() and passed_s <= _MOST_S:
             time.sleep(_LOOK_EVERY_S)
-            passed_s = time.monotonic() - began_s
+            now_s = time.monotonic()
+            # While a recording is written, no loop comes around.
+            passed_s += 0.0 if is_recording(_frame()) else now_s - looked_s
+            looked_s = now_s
             loop = loop_of_steps(loops, passed_s)
             if loop is not None:
                 steps = (self._steps.known_steps() - before) / loop.rounds
@@ -142,6 +148,15 @@ def loop_of_steps(loops: Sequence[Loop], passed_s: float) -> Loop | None:
         passed_s >= _OUTER_S and any(loop.rounds >= _MANY for loop in repeated)
     )
     return repeated[0] if repeated and (repeated[0] is loops[0] or is_late) else None
+
+
+def is_recording(frame: FrameType | None) -> bool:
+    """Whether a recorder starts, or writes, on this stack."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(_RECORDERS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _frame() -> FrameType | None:

@@ -9,7 +9,9 @@ from types import FrameType
 
 import pytest
 
-from tb_perfadvisor.instrument.loop_finder import loop_of_steps
+from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
+from tb_perfadvisor.instrument.continuous.schedule import Plan
+from tb_perfadvisor.instrument.loop_finder import is_recording, loop_of_steps
 from tb_perfadvisor.instrument.loops import HAS_MONITORING, Loop, Rounds, loops_around, loops_of
 
 Look = Callable[[], object]
@@ -182,6 +184,29 @@ def test_an_outer_loop_gets_time_to_come_around(nest: list[Loop]) -> None:
     # Few rounds of the inner one say little about the outer one.
     assert chosen(nest, [0, 2, 49], 2.0) is None
     assert chosen(nest, [0, 2, 49], 6.1) is nest[2]
+
+
+def test_time_in_which_a_recording_is_written_does_not_count(tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    class Recorder:
+        file_prefix = ""
+
+        def start(self, directory: Path, first_step: int, steps: int, *, is_rich: bool) -> None:
+            seen.append(is_recording(sys._getframe()))
+
+        def step(self) -> bool:
+            return False
+
+        def stop(self) -> None:
+            seen.append(is_recording(sys._getframe()))
+
+    profiler = ContinuousProfiler(tmp_path / "run", Recorder(), Plan(first=1, is_fixed=True))
+    for _ in range(3):
+        profiler.step()
+        seen.append(is_recording(sys._getframe()))
+    profiler.close()
+    assert seen == [True, False, False, False, True]
 
 
 def test_a_loop_over_epochs_is_none_over_steps(nest: list[Loop]) -> None:
