@@ -44,8 +44,6 @@ _RENEW: Final = 1.5
 """The file is written again when the run is half as long again: each time, the reports of all its
 captures are made anew."""
 _FIRST_FILE_S: Final = 30.0
-
-
 _RANK: Final = re.compile(r"rank(\d+)")
 
 
@@ -244,7 +242,8 @@ class StepTimers:
             path.parent.mkdir(parents=True, exist_ok=True)
             partial.write_bytes(msgspec.json.encode(timers))
             partial.replace(path)
-            self._files = [path]
+            if path not in self._files:
+                self._files.append(path)
 
     def close(self) -> None:
         """Write what is known now, and stop."""
@@ -260,6 +259,9 @@ class StepTimers:
     def discard(self) -> None:
         """Delete what was written: it was not of steps."""
         self._end()
+        if self._scalars is not None:
+            self._scalars.close()
+            self._files.append(self._scalars.path)
         for path in self._files:
             with suppress(OSError):
                 path.unlink()

@@ -23,7 +23,8 @@ class ScalarWriter:
         """
         directory.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
-        self._file = (directory / name).open("wb")
+        self.path = directory / name
+        self._file = self.path.open("wb")
         self._writer = RecordWriter(self._file)
         self._write(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
 
