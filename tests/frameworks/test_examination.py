@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.utils._python_dispatch import _get_current_dispatch_mode  # noqa: E402
 
 from tb_perfadvisor.instrument.examination import findings, watching  # noqa: E402
 from tb_perfadvisor.instrument.examination.examiner import Examiner  # noqa: E402
@@ -267,6 +268,18 @@ def test_looks_go_on_after_inference_mode() -> None:
     assert examiner.found.steps == 4
     assert examiner.found.calls >= 3  # both products and the selection
     assert torch.inference_mode.__exit__ is before
+
+
+def test_a_look_in_inference_mode_leaves_nothing_there() -> None:
+    layer, examiner = nn.Linear(16, 16), Examiner()
+    before = torch.inference_mode.__enter__, torch.inference_mode.__exit__
+    with torch.inference_mode():
+        examined_by(examiner, lambda: layer(torch.randn(8, 16)))
+        assert _get_current_dispatch_mode() is None
+        with torch.inference_mode():
+            assert torch.ones(2).sum() == 2
+    assert torch.ones(2).sum() == 2
+    assert (torch.inference_mode.__enter__, torch.inference_mode.__exit__) == before
 
 
 def test_a_look_that_began_outside_of_inference_mode_ends_within() -> None:

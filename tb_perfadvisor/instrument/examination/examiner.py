@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tb_perfadvisor.machine.facts import Examined, FailedLook
@@ -142,10 +141,15 @@ def _stay_after_inference_mode(mode: Any) -> None:
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     guard: Any = torch.inference_mode
-    leave = guard.__exit__
+    enter, leave = guard.__enter__, guard.__exit__
+
+    def enter_and_count(self: Any) -> Any:
+        mode.guards += _get_current_dispatch_mode() is mode
+        return enter(self)
 
     def leave_and_set(self: Any, *error: Any) -> Any:
         result = leave(self, *error)
+        mode.guards = max(mode.guards - 1, 0)
         if _get_current_dispatch_mode() is not mode:  # in another thread, say
             return result
         if mode.is_on:
@@ -153,11 +157,14 @@ def _stay_after_inference_mode(mode: Any) -> None:
             mode.__enter__()
         elif not torch.is_inference_mode_enabled():
             mode.__exit__(None, None, None)
-            guard.__exit__ = leave
+            mode.forget()
         return result
 
-    mode.forget = partial(setattr, guard, "__exit__", leave)
-    guard.__exit__ = leave_and_set
+    def forget() -> None:
+        guard.__enter__, guard.__exit__ = enter, leave
+
+    mode.forget = forget
+    guard.__enter__, guard.__exit__ = enter_and_count, leave_and_set
 
 
 def _leave(mode: Any) -> bool:
@@ -167,7 +174,8 @@ def _leave(mode: Any) -> bool:
 
     if _get_current_dispatch_mode() is not mode:
         return False
-    if not torch.is_inference_mode_enabled():
+    # What was entered since the program's last guard can be left before it.
+    if not mode.guards or not torch.is_inference_mode_enabled():
         mode.forget()
         mode.__exit__(None, None, None)
     return True

@@ -67,6 +67,8 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         super().__init__()
         self.calls: list[Call] = []
         self.is_on = True
+        self.guards = 0
+        """Guards of `torch.inference_mode` that the program has entered since."""
         self.failed: dict[Look, FailedLook] = {}
         """What cannot be looked for, and why. The rest goes on."""
         self.provenance = Provenance()
