@@ -178,18 +178,19 @@ export const searchEvents = (id: string, text: string, signal: AbortSignal): Pro
 /** The sums of a range, or of a part of a step; of the typical one if its number is null. */
 export function fetchSums(
   id: string,
-  of: { fromNs: number; toNs: number } | { step: number | null; fromPart: number; toPart: number },
+  of: { worker: number; fromNs: number; toNs: number } | { step: number | null; fromPart: number; toPart: number },
   signal: AbortSignal,
 ): Promise<RangeSums> {
   const values =
     "fromNs" in of
-      ? { from_ns: String(Math.round(of.fromNs)), to_ns: String(Math.round(of.toNs)) }
+      ? { worker: String(of.worker), from_ns: String(Math.round(of.fromNs)), to_ns: String(Math.round(of.toNs)) }
       : { from_part: of.fromPart.toFixed(9), to_part: of.toPart.toFixed(9), ...(of.step === null ? {} : { step: String(of.step) }) };
   return get<RangeSums>(`captures/${encodeURIComponent(id)}/sums?${new URLSearchParams(values)}`, signal);
 }
 
-export const fetchPath = (id: string, step: number | null, signal: AbortSignal): Promise<CriticalPath> =>
-  get<CriticalPath>(`captures/${encodeURIComponent(id)}/path${step === null ? "" : `?step=${step}`}`, signal);
+/** On the clock of a worker. */
+export const fetchPath = (id: string, step: number, worker: number, signal: AbortSignal): Promise<CriticalPath> =>
+  get<CriticalPath>(`captures/${encodeURIComponent(id)}/path?${new URLSearchParams({ step: String(step), worker: String(worker) })}`, signal);
 
 /**
  * Downloads the events around a finding's evidence, or any events. Without a range the server

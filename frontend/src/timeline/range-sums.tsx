@@ -17,6 +17,8 @@ import { type Range, formatRange } from "./range";
 
 interface Props {
   captureId: string;
+  /** The range is on its clock. */
+  worker: number;
   range: Range;
   fit(): void;
   close(): void;
@@ -29,10 +31,10 @@ const LABELS: Record<Part, string> = {
 };
 const MOST_STEPS = 200;
 
-export function RangeSumsPanel({ captureId, range, fit, close, find }: Props): JSX.Element {
+export function RangeSumsPanel({ captureId, worker, range, fit, close, find }: Props): JSX.Element {
   const [beside, setBeside] = useLinked("beside");
   const fetchBoth = async (signal: AbortSignal): Promise<[RangeSums, RangeSums | null]> => {
-    const sums = await fetchSums(captureId, range, signal);
+    const sums = await fetchSums(captureId, { worker, ...range }, signal);
     const other = parseBeside(beside);
     if (other === null) return [sums, null];
     const part = { fromPart: sums.step?.from_part ?? 0, toPart: sums.step?.to_part ?? 1 };
@@ -48,7 +50,7 @@ export function RangeSumsPanel({ captureId, range, fit, close, find }: Props): J
         </button>
         <CloseButton label="Close the range" onClick={close} />
       </div>
-      <Fetched of={`${captureId} ${formatRange(range)} ${beside}`} fetch={fetchBoth}>
+      <Fetched of={`${captureId} ${worker} ${formatRange(range)} ${beside}`} fetch={fetchBoth}>
         {([sums, other]) => (
           <>
             <BesideChoice captureId={captureId} sums={sums} beside={beside} choose={setBeside} />

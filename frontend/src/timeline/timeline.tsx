@@ -144,7 +144,7 @@ export function Timeline(props: Props): JSX.Element {
   const known = pictures.event?.event === pick ? pictures.event : null;
   const arrows = useMemo(() => (known ? arrowsOf(known) : NO_ARROWS), [known]);
   const step = range && stepAround(fine, range);
-  const path = usePath(captureId, hasPath && fine !== null && step !== undefined, step ?? null);
+  const path = usePath(captureId, worker, hasPath && fine !== null ? (step ?? null) : null);
   useLayoutEffect(() => {
     plane.current?.show(
       {
@@ -261,6 +261,7 @@ export function Timeline(props: Props): JSX.Element {
           {selected && !isExported && (
             <RangeSumsPanel
               captureId={captureId}
+              worker={worker}
               range={selected}
               fit={() => act((it) => it.move(rangeAround({ startNs: selected.fromNs, durationNs: selected.toNs - selected.fromNs, name: "" }, 0.9)))}
               close={() => sumUp(null)}
@@ -284,16 +285,16 @@ function stepAround(picture: Picture | null, { fromNs, toNs }: Range): number | 
   return picture?.answer.steps.find(([, start, end]) => start <= middle && middle < end)?.[0];
 }
 
-/** The critical path of a step, once it is asked for. */
-function usePath(captureId: string, isWanted: boolean, step: number | null): CriticalPath | null {
+/** The critical path of a step; of none if it is null. */
+function usePath(captureId: string, worker: number, step: number | null): CriticalPath | null {
   const [path, setPath] = useState<CriticalPath | null>(null);
   useEffect(() => {
     setPath(null);
-    if (!isWanted) return undefined;
+    if (step === null) return undefined;
     const controller = new AbortController();
-    fetchPath(captureId, step, controller.signal).then(setPath, () => undefined);
+    fetchPath(captureId, step, worker, controller.signal).then(setPath, () => undefined);
     return () => controller.abort();
-  }, [captureId, isWanted, step]);
+  }, [captureId, worker, step]);
   return path;
 }
 

@@ -59,7 +59,8 @@ def sums(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.
 
     stored = _stored_events(backend, entry)
     if "from_ns" in request.args or "to_ns" in request.args:
-        from_ns, to_ns = time_range(request, 0, stored.whole_ns)
+        shift_ns = int(stored.worker_shift_ns[_worker(request, stored)])
+        from_ns, to_ns = (ns + shift_ns for ns in time_range(request, 0, stored.whole_ns))
     else:
         parts = _part(request, "from_part", 0.0), _part(request, "to_part", 1.0)
         from_ns, to_ns = range_of_step(stored, optional_integer(request, "step"), *parts)
@@ -71,7 +72,8 @@ def path(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.
     from tb_perfadvisor.report.timeline.critical_path import critical_path
 
     stored = _stored_events(backend, entry)
-    return respond(request, critical_path(stored, optional_integer(request, "step")))
+    step, worker = optional_integer(request, "step"), _worker(request, stored)
+    return respond(request, critical_path(stored, step, worker))
 
 
 def search(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:

@@ -125,25 +125,27 @@ class _Path:
         return place
 
     def _through_host(self, thread: int, at_ns: int, start_ns: int) -> int:
-        """Follow a thread back to its last wait for the device; when what it waited for ended."""
-        begun_ns = start_ns
-        helper, helped_ns = -1, start_ns
+        """Follow threads back to the last wait for the device; when what it waited for ended."""
+        while at_ns > start_ns:
+            helper, since_ns = self._before(thread, at_ns, start_ns)
+            work_ns = self._waited_for(thread, at_ns, since_ns)
+            self.add(thread, since_ns if work_ns is None else work_ns, at_ns)
+            if work_ns is not None:
+                return work_ns
+            thread, at_ns = helper, since_ns
+        return start_ns
+
+    def _before(self, thread: int, at_ns: int, start_ns: int) -> tuple[int, int]:
+        """The thread that a thread waited for last, or that started it, and until when."""
         if thread != self._step_thread:
-            begun_ns = max(self._begun(thread, at_ns), start_ns)
-            helper, helped_ns = self._step_thread, begun_ns
-        for track in self._backward if thread == self._step_thread else ():
+            return self._step_thread, max(self._begun(thread, at_ns), start_ns)
+        found = thread, start_ns
+        for track in self._backward:
             ends = self._stretches_of(track)[:, 1] - _PAUSE_NS
             place = int(np.searchsorted(ends, at_ns, side="right")) - 1
-            if place >= 0 and int(ends[place]) > helped_ns:
-                helper, helped_ns = track, int(ends[place])
-        work_ns = self._waited_for(thread, at_ns, max(begun_ns, helped_ns))
-        if work_ns is not None:
-            self.add(thread, work_ns, at_ns)
-            return work_ns
-        self.add(thread, helped_ns, at_ns)
-        return (
-            start_ns if helped_ns <= start_ns else self._through_host(helper, helped_ns, start_ns)
-        )
+            if place >= 0 and int(ends[place]) > found[1]:
+                found = track, int(ends[place])
+        return found
 
     def _waited_for(self, thread: int, at_ns: int, since_ns: int) -> int | None:
         """When the work ended that a thread waited for last; None if it has not since a time."""
@@ -161,7 +163,8 @@ class _Path:
         """When a thread does something, each with a pause at its end."""
         stored = self._stored
         if thread not in self._stretches:
-            events = np.flatnonzero(stored.row == stored.track_first_row[thread])
+            is_outer = stored.row == stored.track_first_row[thread]
+            events = np.flatnonzero(is_outer & (stored.duration_ns > 0))
             reach_ns = self._end_ns[events] + _PAUSE_NS
             self._stretches[thread] = union(stored.start_ns[events], reach_ns)
         return self._stretches[thread]
@@ -173,18 +176,24 @@ class _Path:
         return int(begins[place]) if place >= 0 else at_ns
 
 
-def critical_path(stored: TimelineEvents, step: int | None) -> dict[str, Any]:
-    """The critical path of a step, by default of the typical one.
+def critical_path(
+    stored: TimelineEvents, step: int | None, worker: int | None = None
+) -> dict[str, Any]:
+    """The critical path of a step of the reference worker, by default of the typical one.
 
     `segments` are the track, the start and the end of each stretch in order of time, on the clock
-    of the reference worker; together they cover the step. `tracks` has the time on each track.
+    of `worker`; together they cover the step. `tracks` has the time on each track.
     """
     if not stored.step_number.size:
         return {"step": None, "segments": [], "tracks": []}
     place = stored.place_of_step(step)
     path = _Path(stored)
     path.follow(int(stored.step_start_ns[place]), int(stored.step_end_ns[place]))
-    segments = path.segments[::-1]
+    shift_ns = int(stored.worker_shift_ns[stored.worker if worker is None else worker])
+    segments = [
+        (track, from_ns - shift_ns, to_ns - shift_ns)
+        for track, from_ns, to_ns in reversed(path.segments)
+    ]
     tracks: dict[int, int] = {}
     for track, from_ns, to_ns in segments:
         tracks[track] = tracks.get(track, 0) + to_ns - from_ns

@@ -115,6 +115,32 @@ def test_the_steps_wait_for_the_backward_pass() -> None:
     ]
 
 
+def test_a_backward_pass_with_many_pauses_and_events_without_duration() -> None:
+    """A thousand nodes, each after a pause of its thread, and marks between them."""
+    builder = TraceBuilder()
+    for at in (0, 300, 600):
+        builder.step(at // 300, ms(at), ms(at + 300))
+        builder.operator("aten::mm", ms(at), ms(at + 1), key=f"mm {at}", launches=False)
+        for node in range(1_000):
+            begin = at + 2 + node * 0.2
+            builder.operator(
+                "node",
+                *(ms(begin), ms(begin + 0.1)),
+                thread="backward",
+                forward=f"mm {at}",
+                launches=False,
+            )
+            builder.annotation("mark", ms(begin + 0.16), ms(begin + 0.16), thread="backward")
+        builder.launch(ms(at + 250), ms(at + 251), key=f"k{at}")
+        builder.kernel("k", ms(at + 251), ms(at + 300), launched_by=f"k{at}")
+    events = collect_events(Signals(run_of(builder.build())))
+    answer = critical_path(events, 1)
+    on = {events.track_label[track]: ns for track, ns in answer["tracks"]}
+    # A thousand nodes of 0.1 ms; the thread of the steps waits for the kernel's 49 ms no more.
+    assert on["backward"] == ms(100)
+    assert on["main"] == ms(300 - 49 - 100)
+
+
 def test_without_steps_or_a_device() -> None:
     builder = TraceBuilder().operator("aten::mm", 0, ms(4))
     assert critical_path(collect_events(Signals(run_of(builder.build()))), None)["segments"] == []
