@@ -271,8 +271,8 @@ def _headline(
 ) -> str:
     was, now = format_duration(change.base_ns), format_duration(change.target_ns)
     if verdict == "no_steps":
-        return f"{now} recorded instead of {was}; without steps, speeds cannot be compared"
-    steps = f"step of {now} instead of {was}"
+        return f"No verdict: {now} were recorded instead of {was}, without steps to compare"
+    steps = f"a step takes {now} instead of {was}"
     if change.speed_up is None:
         return f"No clear change: {steps}"
     ratio = change.speed_up
@@ -281,7 +281,7 @@ def _headline(
         return f"{times}: {steps}"
     if change.low_ns is None:
         side = "base" if base.steps == 1 else "target"
-        return f"{steps[:1].upper()}{steps[1:]}, but a single step of the {side} proves nothing"
+        return f"No verdict: {steps}, but a single step of the {side} proves nothing"
     if abs(log(ratio)) > _STRIKING:
         return f"Perhaps {times}: {steps}, but the steps vary too much to be sure"
     return f"No clear change: {steps}"

@@ -122,12 +122,15 @@ def _change(line: str | None, base_bytes: int | None, target_bytes: int | None) 
 
 
 def memory_headline(changes: model.MemoryChanges) -> str:
-    """`Peak memory 744 MiB instead of 531 MiB (40.0 % more), mostly from model/linear.py:15`."""
+    """`Peak memory is 744 MiB instead of 531 MiB (40.0 % more), mostly from model/linear.py:15`."""
     before, after = changes.base_allocated_bytes, changes.target_allocated_bytes
     change = after - before
-    text = f"Peak memory {format_bytes(after)} instead of {format_bytes(before)}"
-    if not before or abs(change) < _SAME_SHARE * before:
-        return f"{text}: no clear change" if before else text
+    sizes = f"{format_bytes(after)} instead of {format_bytes(before)}"
+    if before and abs(change) < _SAME_SHARE * before:
+        return f"No clear change: peak memory is {sizes}"
+    text = f"Peak memory is {sizes}"
+    if not before:
+        return text
     text += f" ({format_share(abs(change) / before)} {'more' if change > 0 else 'less'})"
     most = next(
         (row for row in changes.rows if row.line is not None and row.change_bytes * change > 0),

@@ -27,7 +27,7 @@ from tb_perfadvisor.signals.host.queued_waits import queued_waits
 from tb_perfadvisor.signals.recording.start_up import start_up
 from tb_perfadvisor.signals.snapshots.course import memory_course
 from tb_perfadvisor.signals.workload.workload import workload
-from tb_perfadvisor.trace.intervals import Intervals, intersect, total_ns
+from tb_perfadvisor.trace.intervals import Intervals, intersect, join, total_ns
 from tb_perfadvisor.trace.names import short_annotation
 from tb_perfadvisor.units import format_bytes, format_duration, format_share
 
@@ -100,7 +100,11 @@ def headline(
     if waits:
         cost = waits
     elif saved is not None and _expected_ns(change) < LITTLE_SHARE * window_ns:
-        cost = _where_time_goes(signals, blind_spot)
+        cost = _where_time_goes(signals, blind_spot, is_all=False)
+        worst = _notable(signals)
+        if worst is not None and worst is not Cause.UNEXPLAINED:
+            is_claimed = _is_claimed(signals.attribution.intervals[worst], findings)
+            cost += "" if is_claimed else ", and no finding saves much of that"
     elif is_cost:
         cost = f"{about[0].upper()}{about[1:]}"
     elif saved is not None:
@@ -128,9 +132,7 @@ def _size(change: RankedFinding, window_ns: int, steps: int) -> str:
     saving, limits = change.finding.saving, limits_of(change.finding)
     assert limits is not None
     costs = dict(change.finding.remedies[0].costs) if change.finding.is_lossy else {}
-    loss = next(
-        (f", at a cost in {what}" for what in ("accuracy", "information") if what in costs), ""
-    )
+    loss = ", at the cost of accuracy" if "accuracy" in costs else ""
     if saving is None or saving.low_ns < SURE_SHARE * saving.expected_ns:
         probable_ns = 0 if saving is None else saving.expected_ns
         cost_ns = 0 if saving is None else max(-saving.low_ns, 0)
@@ -194,7 +196,8 @@ def _what_costs(signals: Signals, claims: Intervals) -> str:
         if cause not in (*COMPUTE, Cause.HOST_COMPUTE)
     }
     worst = max(others, key=others.__getitem__, default=None)
-    if worst is None or others[worst] <= computing_ns:
+    is_little = worst is None or (attribution.share(worst) or 0.0) < LITTLE_SHARE
+    if worst is None or is_little or others[worst] <= computing_ns:
         return _computing(signals)
     return _takes(signals, worst)
 
@@ -224,13 +227,10 @@ def _takes(signals: Signals, cause: Cause) -> str:
     return f"{_TAKES.get(cause, f'{cause.label} takes')} {share}{where}"
 
 
-def _where_time_goes(signals: Signals, blind_spot: BlindSpot | None) -> str:
-    attribution = signals.attribution
-    worst = max(
-        (cause for cause in Cause if cause not in (*COMPUTE, Cause.HOST_COMPUTE)),
-        key=attribution.total_ns,
-    )
-    if (attribution.share(worst) or 0.0) >= NOTABLE_SHARE:
+def _where_time_goes(signals: Signals, blind_spot: BlindSpot | None, *, is_all: bool = True) -> str:
+    """What takes the time; how near that is to its limits, if nothing else is said."""
+    worst = _notable(signals)
+    if worst is not None:
         return _takes(signals, worst)
     doing = _computing(signals)
     if blind_spot is not None:
@@ -240,8 +240,25 @@ def _where_time_goes(signals: Signals, blind_spot: BlindSpot | None) -> str:
         )
     work = next((work for work in costliest_work(signals) if not work.is_idle), None)
     is_far = work is not None and (work.achieved_share or 1.0) < NEAR_SHARE
-    text = f"{doing}{_how_near(signals)}"
+    text = f"{doing}{_how_near(signals)}" if is_all else doing
     return text if is_far else f"Nothing stands out: {text[0].lower()}{text[1:]}"
+
+
+def _notable(signals: Signals) -> Cause | None:
+    """What takes most of the time that nothing computes, if it takes a good part of all."""
+    attribution = signals.attribution
+    worst = max(
+        (cause for cause in Cause if cause not in (*COMPUTE, Cause.HOST_COMPUTE)),
+        key=attribution.total_ns,
+    )
+    return worst if (attribution.share(worst) or 0.0) >= NOTABLE_SHARE else None
+
+
+def _is_claimed(intervals: Intervals, findings: Sequence[RankedFinding]) -> bool:
+    """Whether a finding may save a good part of some time."""
+    limits = (limits_of(each.finding) for each in findings)
+    claims = join(*(each.claims for each in limits if each is not None))
+    return total_ns(intersect(claims, intervals)) > NOTABLE_SHARE * total_ns(intervals)
 
 
 def _how_near(signals: Signals) -> str:
@@ -251,12 +268,12 @@ def _how_near(signals: Signals) -> str:
         return ""
     share = format_share(first.time_ns / signals.attribution.window_ns)
     at = f" at {first.place}" if first.place else ""
-    text = f", {share} of it in {first.name}{at}"
+    text = f", {share} in {first.name}{at}"
     if first.achieved_share is None:
         return text
     if first.achieved_share >= 1:
         return f"{text}, as fast as the hardware allows"
-    return f"{text}, which needs {format_share(first.achieved_share)} of that"
+    return f"{text}, at {format_share(first.achieved_share)} of the achievable rate"
 
 
 def agreeing(findings: Sequence[RankedFinding]) -> tuple[RankedFinding, ...]:

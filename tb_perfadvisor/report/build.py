@@ -37,7 +37,6 @@ from tb_perfadvisor.signals.efficiency.utilization import Reference, references
 from tb_perfadvisor.signals.recording.compile_log import is_only_log
 from tb_perfadvisor.signals.workload.workload import Aspect, workload
 from tb_perfadvisor.trace.intervals import overlap_ns
-from tb_perfadvisor.units import format_duration
 
 # Claims touch other causes at their ends; a finding is not about those.
 _LEAST_CAUSE_SHARE = 0.01
@@ -267,7 +266,7 @@ def _finding(analysis: Analysis, place: int, workers: Mapping[int, Signals]) -> 
         rule_id=rule.id,
         refines=ranked.refines,
         title=ranked.title,
-        heading=_heading(ranked, others, signals) if ranked.is_group else None,
+        heading=_heading(ranked, others) if ranked.is_group else None,
         category=rule.category,
         severity=ranked.severity,
         summary=finding.summary,
@@ -333,15 +332,11 @@ def _causes(ranked: RankedFinding, signals: Signals) -> list[str]:
     return [cause for cause in by_time if claimed_ns[cause] > least_ns]
 
 
-def _heading(ranked: RankedFinding, others: Sequence[RankedFinding], signals: Signals) -> str:
-    """The heading of a group: `Feed the device …, 56.3 ms per step: do one of these`."""
-    saving = ranked.finding.saving
-    expected = format_duration(saving.expected_ns / signals.steps.count) if saving else ""
-    whole = "per step" if len(signals.steps) else "of the profile"
+def _heading(ranked: RankedFinding, others: Sequence[RankedFinding]) -> str:
+    """The heading of a group: `Feed the device without making it wait: do one of these`."""
     specific = sum(other.refines == ranked.rule.id for other in others)
     choice = ": do one of these" if specific > 1 else ""
-    title = ranked.finding.title or ranked.rule.title
-    return f"{title}, {expected} {whole}{choice}"
+    return f"{ranked.finding.title or ranked.rule.title}{choice}"
 
 
 def _unwrapped(text: str) -> str:

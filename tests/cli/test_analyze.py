@@ -22,7 +22,7 @@ def test_text_is_the_default_format() -> None:
     assert lines[1].startswith(
         "Waiting for input takes 48.7 % of each step. Load batches in worker"
     )
-    assert "1. Feed the step without making it wait, 36.1 ms per step  input-stall" in lines
+    assert "1. Feed the step without making it wait  input-stall" in lines
     # No progress and no colors in a pipe.
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
@@ -109,7 +109,7 @@ def test_several_captures_are_listed() -> None:
     assert "--full" in full
     assert gained.endswith("pytorch_input_slow " + str(SLOW.parent / "pytorch_input_fixed"))
     whole = run("analyze", SLOW.parent, "--run", "^pytorch_input", "--full")
-    assert "1. Feed the step without making it wait, 36.1 ms per step" in whole.stdout
+    assert "1. Feed the step without making it wait" in whole.stdout
     assert whole.stderr == ""
 
 

@@ -29,7 +29,7 @@ def test_compare_as_text() -> None:
     lines = [line.rstrip() for line in done.stdout.splitlines()]
     assert " ".join(lines[0].split()) == "Run Step Speed-up Input wait Samples/s Comm."
     assert lines[4] == "pytorch_input_fixed vs. pytorch_input_slow"
-    assert lines[5] == "1.65 times as fast: step of 70.4 ms instead of 116 ms"
+    assert lines[5] == "1.65 times as fast: a step takes 70.4 ms instead of 116 ms"
     assert any(re.match(r"input-stall +36\.1 ms .* 54\.0 ms \(150 %\) +fixed$", x) for x in lines)
     assert max(map(len, lines)) <= 80
     assert done.stderr == ""
@@ -108,8 +108,8 @@ def test_compare_notes_that_a_regression_could_not_be_seen(tmp_path: Path) -> No
     done = run("compare", tmp_path / "a", tmp_path / "b", "--fail-on-regression", 1, status=3)
     assert done.stdout, "the comparison is printed all the same"
     assert done.stderr == (
-        "note: b: cannot tell whether it is slower by more than 1.0%. 150 µs recorded instead of "
-        "150 µs; without steps, speeds cannot be compared.\n"
+        "note: b: cannot tell whether it is slower by more than 1.0%. No verdict: 150 µs were "
+        "recorded instead of 150 µs, without steps to compare.\n"
     )
 
 

@@ -36,7 +36,7 @@ def test_a_drawn_pair() -> None:
         ("input", ms(4), 0, -ms(4)),
         ("compute-32", ms(6), ms(7), ms(1)),
     ]
-    assert result.headline == "1.43 times as fast: step of 7.00 ms instead of 10.0 ms"
+    assert result.headline == "1.43 times as fast: a step takes 7.00 ms instead of 10.0 ms"
     (stall,) = result.findings
     assert (stall.rule_id, stall.status, stall.causes) == ("input-stall", "fixed", ["input"])
     assert stall.predicted is not None
@@ -54,7 +54,7 @@ def test_the_reverse_comparison_is_slower() -> None:
     result = compared(facts_of(draw(FIXED)), facts_of(draw(SLOW)))
     assert result.verdict == "slower"
     assert result.change.change_ns == ms(3)
-    assert result.headline == "1.43 times as long: step of 10.0 ms instead of 7.00 ms"
+    assert result.headline == "1.43 times as long: a step takes 10.0 ms instead of 7.00 ms"
     (stall,) = result.findings
     assert (stall.status, stall.predicted, stall.achieved_ns) == ("new", None, None)
     assert stall.remaining is not None
@@ -109,7 +109,8 @@ def test_a_single_step_has_no_interval() -> None:
     change = result.change
     assert [change.low_ns, change.high_ns, change.low_share, change.high_share] == [None] * 4
     assert result.headline == (
-        "Step of 50.0 ms instead of 100 ms, but a single step of the target proves nothing"
+        "No verdict: a step takes 50.0 ms instead of 100 ms, but a single step of the target "
+        "proves nothing"
     )
     other = compared(facts(ms(50)), facts(ms(100), ms(101)))
     assert "a single step of the base proves nothing" in other.headline
@@ -118,7 +119,7 @@ def test_a_single_step_has_no_interval() -> None:
 def test_an_unclear_change() -> None:
     result = compared(facts(ms(90), ms(110)), facts(ms(91), ms(112)))
     assert result.verdict == "inconclusive"
-    assert result.headline == "No clear change: step of 102 ms instead of 100 ms"
+    assert result.headline == "No clear change: a step takes 102 ms instead of 100 ms"
 
 
 def test_a_long_step_makes_the_total_uncertain() -> None:
@@ -129,8 +130,8 @@ def test_a_long_step_makes_the_total_uncertain() -> None:
     assert (result.verdict, result.change.target_ns) == ("inconclusive", ms(148))
     assert result.change.speed_up == 100 / 148
     assert result.headline == (
-        "Perhaps 1.48 times as long: step of 148 ms instead of 100 ms, but the steps vary too much "
-        "to be sure"
+        "Perhaps 1.48 times as long: a step takes 148 ms instead of 100 ms, but the steps vary too "
+        "much to be sure"
     )
     (warning,) = result.warnings
     # 148 / 110 = 1.345
@@ -174,7 +175,7 @@ def test_what_is_certain_by_cause_if_the_total_is_not() -> None:
     result = compared(base, target)
     # (5 * 100 + 400) / 6 = 150 ms, as before.
     assert (result.verdict, result.headline) == (
-        "inconclusive", "No clear change: step of 150 ms instead of 150 ms",
+        "inconclusive", "No clear change: a step takes 150 ms instead of 150 ms",
     )  # fmt: skip
     assert result.explanation == (
         "Certain by cause: Waiting for input is gone: −50.0 ms. The total is not certain."
@@ -211,7 +212,7 @@ def test_whole_recordings_are_compared_without_steps(without: str) -> None:
     assert result.change.low_ns is None
     assert [warning.id for warning in result.warnings] == ["no-steps"]
     assert result.headline == (
-        "70.0 ms recorded instead of 100 ms; without steps, speeds cannot be compared"
+        "No verdict: 70.0 ms were recorded instead of 100 ms, without steps to compare"
     )
 
 

@@ -43,7 +43,7 @@ def test_grown_new_and_gone() -> None:
     assert target.verdict == "memory"
     # 10 + 4 + 2 GiB before, 16 + 4 + 1 after: 5 of 16 are 31.3 %.
     assert target.headline == (
-        "Peak memory 21.0 GiB instead of 16.0 GiB (31.3 % more); p/model.py:1 forward holds"
+        "Peak memory is 21.0 GiB instead of 16.0 GiB (31.3 % more); p/model.py:1 forward holds"
         " 6.00 GiB more"
     )
     assert target.memory is not None
@@ -59,9 +59,9 @@ def test_grown_new_and_gone() -> None:
 
 def test_less_and_the_same() -> None:
     _, target = compared(holding(model=10), holding(model=6))
-    assert target.headline.startswith("Peak memory 6.00 GiB instead of 10.0 GiB (40.0 % less)")
+    assert target.headline.startswith("Peak memory is 6.00 GiB instead of 10.0 GiB (40.0 % less)")
     _, target = compared(holding(model=10), holding(model=10))
-    assert target.headline == "Peak memory 10.0 GiB instead of 10.0 GiB: no clear change"
+    assert target.headline == "No clear change: peak memory is 10.0 GiB instead of 10.0 GiB"
 
 
 def test_a_profile_and_a_snapshot_have_no_memory_to_compare() -> None:

@@ -83,7 +83,7 @@ def test_what_the_terminal_says_of_it(corpus: Path) -> None:
     status, text = _run(corpus, WORKERS_0, WORKERS_4, options=("--fail-on-regression", "1"))
     # Slower by 1 % at most, even at the high end.
     assert status == 0
-    assert "1.25 times as fast: step of 140 ms instead of 175 ms" in text
+    assert "1.25 times as fast: a step takes 140 ms instead of 175 ms" in text
     (stall,) = [line for line in text.splitlines() if line.startswith("input-stall")]
     assert stall.split()[1:3] == ["44.4", "ms"]
     assert "57.5 ms (130 %)" in stall

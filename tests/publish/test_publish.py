@@ -73,7 +73,7 @@ def test_texts_and_scalars_as_tensorboard_reads_them(logdir: Path) -> None:
     }
     assert report.headline in text_of(events, "perf_advisor/summary")
     text = text_of(events, "perf_advisor/findings/input-stall")
-    assert text.startswith("## 1. Feed the step without making it wait, 36.1 ms per step")
+    assert text.startswith("## 1. Feed the step without making it wait")
     assert "```python" in text
     assert "perf_advisor/step_time_ms" in events.PluginTagToContent("scalars")
     (point,) = events.Tensors("perf_advisor/step_time_ms")
@@ -208,4 +208,4 @@ def test_a_bucket(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> 
     local.parent.mkdir()
     local.write_bytes(filesystem.cat_file(path))
     summary = text_of(read(local.parent), "perf_advisor/summary")
-    assert "- 1. **Feed the step without making it wait, 36.1 ms per step**" in summary
+    assert "- 1. **Feed the step without making it wait**" in summary

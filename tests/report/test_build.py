@@ -166,18 +166,18 @@ HEALTHY = """
         ),
         (
             draw(ON_THE_CPU),
-            "Nothing stands out: operators run for 100.0 % of each step, 100.0 % of it in "
+            "Nothing stands out: operators run for 100.0 % of each step, 100.0 % in "
             "aten::embedding_bag",
         ),
         (
             draw(HEALTHY),
             "Nothing stands out: the device computes for 100.0 % of each step, "
-            "100.0 % of it in ampere_sgemm",
+            "100.0 % in ampere_sgemm",
         ),
         (
             draw(HEALTHY, step_line=False),
             "Nothing stands out: the device computes for 100.0 % of the profile, "
-            "100.0 % of it in ampere_sgemm",
+            "100.0 % in ampere_sgemm",
         ),
     ],
     ids=["empty", "device missing", "cpu", "gpu", "no steps"],

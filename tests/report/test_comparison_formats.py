@@ -41,7 +41,7 @@ fixed  7.00 ms     1.43×       0.0 %  100.0 %   0.0 %  0.0 %  100.0 %
 Synthetic, not recorded: slow, fixed
 
 fixed vs. slow
-1.43 times as fast: step of 7.00 ms instead of 10.0 ms
+1.43 times as fast: a step takes 7.00 ms instead of 10.0 ms
 3.00 ms less per step (30.0 %)
 4 steps vs. 3, 3.00 ms less, with 95 % confidence
 

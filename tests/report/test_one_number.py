@@ -19,6 +19,7 @@ from tb_perfadvisor.comparison.run_facts import RunFacts, make_facts
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.names import run_row
 from tb_perfadvisor.engine.analyze import analyze_run
+from tb_perfadvisor.engine.change_model import change_model
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.report.formats.render import document, render
@@ -44,6 +45,8 @@ def contradictions(report: Json) -> Iterator[str]:
         ("memory", _of_memory),
         ("parallelism", _of_dimensions),
         ("serving", _of_server_steps),
+        ("operators", _of_operators),
+        ("calls", _of_calls),
     ):
         if views.get(name):
             yield from check(report, views[name])
@@ -166,6 +169,40 @@ def _of_server_steps(report: Json, view: Json) -> Iterator[str]:
         yield f"{report['caption']!r}, and {steps} annotated steps"
 
 
+def _of_operators(report: Json, view: Json) -> Iterator[str]:
+    """Host: a table groups the same operators by name, module or line."""
+    for name in ("by_operator", "by_module", "by_line", "by_call_site"):
+        table = view[name]
+        if table is None or table["truncated"]:
+            continue
+        for field in ("calls", "self_ns", "waiting_ns"):
+            if sum(row[field] for row in table["rows"]) != view[field]:
+                yield f"{name}: {field} do not add up to {view[field]}"
+
+
+def _of_calls(report: Json, view: Json) -> Iterator[str]:
+    """Host and Device: trees of calls are of the same steps, window and kernels as the rest."""
+    overview, kernels = report["overview"], view["kernels"]
+    if view["steps"] != max(overview["steps"], 1):
+        yield f"calls of {view['steps']} steps, and {overview['steps']}"
+    for tree in (*view["threads"], *([kernels] if kernels else [])):
+        inside_ns = [0] * (len(tree["parent"]) + 1)  # at the end: of the top
+        for parent, total_ns in zip(tree["parent"], tree["total_ns"], strict=True):
+            inside_ns[parent] += total_ns
+        columns = zip(tree["total_ns"], tree["self_ns"], inside_ns, strict=False)
+        if any(own_ns + inner_ns > total_ns for total_ns, own_ns, inner_ns in columns):
+            yield f"{tree['label']}: calls hold more than they take"
+        if tree is not kernels and inside_ns[-1] > overview["window_ns"]:
+            yield f"{tree['label']}: {inside_ns[-1]} of {overview['window_ns']} ns"
+    of_kernels = (report["views"] or {}).get("kernels")
+    if kernels and of_kernels and not kernels["truncated"]:
+        rows = zip(kernels["kind"], kernels["self_ns"], strict=True)
+        in_tree_ns = sum(own_ns for kind, own_ns in rows if kind == "kernel")
+        in_table_ns = sum(group["total_ns"] for group in of_kernels["families"])
+        if not is_near(in_tree_ns, in_table_ns):
+            yield f"kernels take {in_tree_ns} ns by module, and {in_table_ns} ns in the table"
+
+
 def outputs_differ(report: model.Report) -> Iterator[str]:
     """What an output says other than the report."""
     row, whole = run_row(report), document([report])
@@ -208,6 +245,15 @@ def test_each_number_of_real_reports_has_one_value(corpus_document: Json) -> Non
 def facts_of(*paths: Path) -> list[RunFacts]:
     analyses = [analyze_run(run, Config()) for path in paths for run in load(path)]
     return [make_facts(analysis, build_report(analysis, Config())) for analysis in analyses]
+
+
+def test_all_changes_together_save_what_the_report_says() -> None:
+    """What if: all of them ticked lead to what stands beside `With all changes`."""
+    for name in ("pytorch_input_slow", "pytorch_ddp_straggler", "synthetic_gpu_allreduce_8rank"):
+        for run in load(DEMOS / name):
+            analysis = analyze_run(run, Config())
+            every = range(len(analysis.findings))
+            assert change_model(analysis).combined(every) == analysis.combined
 
 
 def changes_differ(recordings: Sequence[RunFacts]) -> Iterator[str]:

@@ -71,7 +71,7 @@ def test_half_of_an_unrecorded_stretch_is_expected() -> None:
     assert saving.basis == "heuristic"
     assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (0, 10_500_000, 21_000_000)
     # Nobody can act on it before it is known what the host does.
-    assert finding.title == "Record what the host does in the long gaps"
+    assert finding.title == "Find out what the host does in the long gaps"
     assert finding.remedies[0].change == "record-host-code"
     assert "nothing in the profile tells" in finding.summary
 
@@ -205,7 +205,7 @@ def test_stretches_in_few_steps_are_left_to_the_rules_about_steps() -> None:
     assert find(PythonOverhead, trace) == ()
 
 
-BETWEEN_OPERATORS = "Record what the host does between operators"
+BETWEEN_OPERATORS = "Find out what the host does between operators"
 CPU_ONLY = """
     cell 100us
     step   |..........|..........|..........|
@@ -400,7 +400,7 @@ def test_time_without_a_name_has_a_finding_although_it_is_no_recurring_stall() -
         gpu 7  |KKKKKKKKKK|K........K|KKKKKKKKKK|
     """
     (finding,) = find(PythonOverhead, trace) or ()
-    assert (finding.saving, finding.title) == (None, "Record what the host does in the long gaps")
+    assert (finding.saving, finding.title) == (None, "Find out what the host does in the long gaps")
     table = finding.evidence[0]
     assert isinstance(table, Table)
     ((after, before, count, idle_ns),) = table.rows

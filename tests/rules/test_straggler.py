@@ -98,7 +98,7 @@ def test_says_that_the_late_rank_lost_its_cores() -> None:
     # The view takes 2.4 ms longer than usual.
     assert finding.summary.endswith(
         "mostly because the operating system took the core from the launching thread"
-        " (host-preempted: 2.40 ms more idle time per step)."
+        " (2.40 ms more idle time per step)."
     )
     assert finding.remedies == advise(*OWN_CORES)
     tables = {item.title: item for item in finding.evidence}

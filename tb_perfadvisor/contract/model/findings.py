@@ -143,8 +143,8 @@ class FindingInfo(msgspec.Struct, frozen=True, kw_only=True):
     refines: str | None
     title: str
     heading: str | None
-    """The heading of a group: its title without the instance, the expected saving, and `do one of
-    these`. Set if one of the findings that refine this one is the better advice; None otherwise."""
+    """The heading of a group: its title without the instance, and `do one of these`. Set if one of
+    the findings that refine this one is the better advice; None otherwise."""
     category: str
     severity: Severity
     summary: str

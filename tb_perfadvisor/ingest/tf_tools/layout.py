@@ -69,6 +69,11 @@ _ON_DEVICE: Final = (
 )
 
 
+def _name(step: int) -> str:
+    """The profiler numbers steps of programs without numbers by -1."""
+    return f"TensorFlow step {step}" if step >= 0 else "TensorFlow step"
+
+
 def add_steps(assembler: Assembler, contents: Contents) -> tuple[Device, ...]:
     """Lay out the steps and return the devices that they ran on.
 
@@ -90,7 +95,7 @@ def add_steps(assembler: Assembler, contents: Contents) -> tuple[Device, ...]:
         start,
         duration,
         kind=EventKind.STEP,
-        name=[assembler.intern(f"TensorFlow step {step.number}") for step in steps],
+        name=[assembler.intern(_name(step.number)) for step in steps],
         track=host,
         step=[step.number if 0 <= step.number < 2**31 else -1 for step in steps],
     )

@@ -178,13 +178,19 @@ def costliest_rows(report: model.Report) -> list[tuple[str, ...]]:
         return []
     steps = max(overview.steps, 1)
     rows = [
-        ("Most of the time", "Per step" if overview.steps else "Time", "Share", "Needed", "Where"),
+        (
+            "Most of the time",
+            "Per step" if overview.steps else "Time",
+            "Share",
+            "Of achievable rate",
+            "Where",
+        ),
         *(
             (
                 plain(work.name) + " (idle)" * work.is_idle,
                 format_duration(work.time_ns / steps),
                 format_share(work.share),
-                _needed(work.achieved_share),
+                _achieved(work.achieved_share),
                 plain(work.place),
             )
             for work in overview.costliest
@@ -194,11 +200,9 @@ def costliest_rows(report: model.Report) -> list[tuple[str, ...]]:
     return list(zip(*(column for column in columns if {*column[1:]} - {"", _UNKNOWN}), strict=True))
 
 
-def _needed(share: float | None) -> str:
-    """The part of its time that work needs at achievable rates."""
-    if share is None:
-        return _UNKNOWN
-    return "all of it" if share >= 1 else f"{format_share(share)} of it"
+def _achieved(share: float | None) -> str:
+    """How near work is to what it can reach. More than that is work that is not fully known."""
+    return _UNKNOWN if share is None else format_share(min(share, 1.0))
 
 
 def place_line(place: model.Place) -> str:

@@ -87,8 +87,8 @@ def reason_of(signals: Signals, late: int, excess: Sequence[Excess], preempted_n
     """
     if _is_preempted(excess, preempted_ns):
         return (
-            "because the operating system took the core from the launching thread (host-preempted:"
-            f" {format_duration(preempted_ns)} more idle time per step)"
+            "because the operating system took the core from the launching thread"
+            f" ({format_duration(preempted_ns)} more idle time per step)"
         )
     first = excess[0]
     if first.cause in _HOST_LAUNCHES_LATE and not signals.device.is_host_only:

@@ -115,14 +115,15 @@ class ExposedCommunication(Rule):
         split = transfer_share(signals)
         wire_ns = min(needed_transfer_ns(signals), exposed_ns)
         title, longest = _longest(signals, split)
+        takes = f"exposed communication takes {share_of_each(exposed_ns, signals)}"
         reason, better = "", _better_split(signals)
         if better is not None:
-            title = f"{better.title}: exchanges take {share_of_each(exposed_ns, signals)}"
+            title = f"{better.title}: {takes}"
             then = f"{format_share(better.share)} of the bytes" if better.share else "nothing more"
             reason = f" {better.reason}: {then}."
         in_words = per_step if title else time_of_each
         yield Finding(
-            instance=f"exposed communication takes {share_of_each(exposed_ns, signals)}",
+            instance=takes,
             summary=(
                 f"{in_words(exposed_ns, signals)} is communication that no compute overlaps"
                 f" ({count_per_step(collectives.count, 'collective', signals)}{_purpose(signals)});"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
@@ -288,7 +288,8 @@ class ReplicatedOptimizer(Rule):
             return
         compute_ns = total_ns(updates.compute)
         yield Finding(
-            instance=f"each of {updates.ranks} ranks spends {per_step(compute_ns, signals)} on it",
+            instance=f"each of {updates.ranks} ranks updates all of them for"
+            f" {share_of_each(compute_ns, signals)}",
             summary=(
                 f"{per_step(compute_ns, signals)} is the optimizer's compute, the same on each of"
                 f" {updates.ranks} ranks. Sharded, it would be"

@@ -213,6 +213,7 @@ class ExposedCopies(Rule):
             _time_of(signals.trace, _of_core(signals)),
             copy_waits(signals).unawaited,
         )
+        all_ns = signals.attribution.total_ns(Cause.COPIES)
         claims = minus(signals.attribution.intervals[Cause.COPIES], reported_elsewhere)
         exposed_ns = total_ns(claims)
         if self.is_minor(exposed_ns, signals):
@@ -241,10 +242,11 @@ class ExposedCopies(Rule):
         if may_stay:
             hideable, fix = exposed_ns // 2, (Shorten(rows, events.duration_ns[rows] // 2),)
         yield Finding(
-            instance=f"exposed copies take {share_of_each(exposed_ns, signals)}",
+            instance=f"exposed copies take {share_of_each(all_ns, signals)}",
             summary=(
-                f"Copies take {per_step(exposed_ns, signals)} during which the device computes"
-                f" nothing ({count_per_step(len(rows), 'copy', signals, plural='copies')}),"
+                f"{'Other copies' if exposed_ns < all_ns else 'Copies'} take"
+                f" {per_step(exposed_ns, signals)} during which the device computes nothing"
+                f" ({count_per_step(len(rows), 'copy', signals, plural='copies')}),"
                 f" mostly {table.rows[0][0]}.{weights_in_short(signals)}"
             ),
             saving=Saving(

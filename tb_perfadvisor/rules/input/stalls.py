@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import per_step
+from tb_perfadvisor.rules.amounts import per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host import nameless_tables
 from tb_perfadvisor.rules.evidence.instance import fetch_name
@@ -545,7 +545,7 @@ class InfeedWait(Rule):
         idle = overlap_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
         yield Finding(
-            instance=f"the core waits {per_step(waited_ns, signals)}",
+            instance=f"the core waits for {share_of_each(waited_ns, signals)}",
             summary="The core does nothing else while it is in infeed and outfeed operations.",
             saving=pipeline_saving(
                 claims, min(waited_ns, window.window_ns - waited_ns), is_parallel=False

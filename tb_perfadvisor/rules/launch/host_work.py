@@ -11,7 +11,12 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.machine.facts import Line, Lines, SideWork
-from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_window
+from tb_perfadvisor.rules.amounts import (
+    count_per_step,
+    per_step,
+    share_of_each,
+    share_of_window,
+)
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host import (
     described,
@@ -78,8 +83,8 @@ from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.whatif import Remove
 
 _OF_WRAPPER = "Speed up the generated wrapper of the compiled code"
-_NAMELESS = "Record what the host does in the long gaps"
-_BETWEEN = "Record what the host does between {}"
+_NAMELESS = "Find out what the host does in the long gaps"
+_BETWEEN = "Find out what the host does between {}"
 _NOTHING = "Where nothing is recorded"
 _OF_SAMPLES = "Make batches in fewer calls of Python"
 _OF_VALUES = "Make arrays of arrays, not of Python values"
@@ -551,6 +556,7 @@ class StepGap(Rule):
         bookkeeping_ns = round(self.minimum_share * window_ns)
         shown_ns = total_ns(activity.covered)
         low_ns = max(shown_ns, min(gap_ns, window_ns - gap_ns) - bookkeeping_ns)
+        between_ns = signals.attribution.total_ns(Cause.BETWEEN_STEPS)
         on_cpu = signals.device.is_host_only
         subject = "No operator runs" if on_cpu else "The device idles"
         is_explained = bool(activity.names) and 2 * activity.inside_ns[0] > gap_ns
@@ -561,7 +567,7 @@ class StepGap(Rule):
         yield Finding(
             instance=short_annotation(activity.names[0])
             if is_explained
-            else f"the time between steps takes {per_step(gap_ns + evaluating_ns, signals)}",
+            else f"the time between steps takes {share_of_each(between_ns, signals)}",
             summary=(
                 f"{subject} between steps for {per_step(gap_ns, signals)}{what}"
                 f"{_evaluation_clause(evaluating_ns, signals)}."

@@ -164,7 +164,7 @@ class LaunchBound(Rule):
         rows = queue.row[~in_graphs(signals.trace, queue.row)]
         rows = rows[signals.trace.events.kind[rows] == EventKind.KERNEL]
         yield Finding(
-            instance=f"the device idles {share_of_each(total, signals)}",
+            instance=f"waiting for launches takes {share_of_each(total, signals)}",
             summary=(
                 f"The host launches work too slowly, which costs {time_of_each(total, signals)}:"
                 f" {format_share(queue.empty_share)} of launches find an empty queue, and"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import count_per_step, per_step
+from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host import (
     annotation_table,
@@ -67,16 +67,21 @@ class DeviceSynchronization(Rule):
             return
         sites = wait_call_sites(signals)
         costly = tuple(site for site in sites if site.induced_ns > 0) or sites
-        subject = "Waiting for the device"
         if signals.device.is_host_only:
-            subject = "Waiting for results"
+            # The cores are shared, so what may be saved is more or less than that.
+            cost = (
+                "The host waits for results, so it cannot run ahead: no operator runs for"
+                f" {per_step(saving.claimed_ns, signals)}"
+            )
+        else:
+            cost = (
+                f"Waiting for the device costs {per_step(saving.expected_ns, signals)}, because the"
+                f" host cannot run ahead{if_not_needed(saving, signals)}"
+            )
         specific = changes_for(costly, _MOST_CHANGES)
         yield Finding(
             instance=f"{count_per_step(wait_count(sites), 'wait', signals)}{main_causes(sites)}",
-            summary=(
-                f"{subject} costs {per_step(saving.expected_ns, signals)}, because the"
-                f" host cannot run ahead{if_not_needed(saving, signals)}."
-            ),
+            summary=f"{cost}.",
             saving=saving,
             evidence=(
                 waits_by_call_site("Where the host waits", signals, sites, all_waits, saving),
@@ -165,8 +170,9 @@ class BlockedStream(Rule):
         yield Finding(
             instance=waiting_work(longest),
             summary=(
-                f"The device idles {per_step(found.total_ns, signals)} although its next work is"
-                f" launched. The longest wait is that of {describe_wait(longest)}:"
+                "Nothing tells why work that is launched waits for"
+                f" {per_step(found.total_ns, signals)}. The longest wait is that of"
+                f" {describe_wait(longest)}:"
                 f" {per_step(longest.idle_ns, signals)}.{_awaited_events(found, signals)}"
             ),
             saving=Saving(0, 0, found.total_ns, found.intervals, "heuristic", is_unknown=True),
@@ -258,7 +264,7 @@ class LateGraphReplay(Rule):
         recording = profiler_overhead(signals).within_ns(claims)
         host_code = self_time(signals.trace, signals.step_track, claims)
         yield Finding(
-            instance=f"the device waits {per_step(total, signals)}",
+            instance=f"the device waits for {share_of_each(total, signals)}",
             summary=(
                 "The host prepares the inputs of a graph while the device has nothing to do."
                 f" {_launches(preparation)}"

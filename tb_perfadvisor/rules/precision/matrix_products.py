@@ -52,7 +52,7 @@ from tb_perfadvisor.trace import KernelFamily, Precision
 from tb_perfadvisor.trace.integer_groups import is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int64
-from tb_perfadvisor.units import format_share
+from tb_perfadvisor.units import format_duration, format_share
 
 _BFLOAT16 = ("bfloat16", "bfloat16-weights", "bfloat16-if-possible")
 _FLOAT16 = ("float16",)
@@ -103,10 +103,10 @@ class FullPrecisionCompute(Rule):
         yield Finding(
             instance=f"{format_share(exposed_share)} of {whole} multiplies 32-bit numbers",
             summary=(
-                f"{per_step(total_32_ns, signals)} is 32-bit compute; 32-bit matrix kernels take"
-                f" {format_share(work.share_of_kernels)} of kernel time, and"
-                f" {work.device or 'the device'} reaches {work.flop_per_s / 1e12:.0f} TFLOP/s in 16"
-                " bits."
+                f"{per_step(total_32_ns, signals)} is 32-bit compute,"
+                f" {format_duration(exposed_ns / signals.steps.count)} of it in matrix products"
+                f" with nothing beside them; {work.device or 'the device'} reaches"
+                f" {work.flop_per_s / 1e12:.0f} TFLOP/s in 16 bits."
             ),
             saving=saving,
             evidence=wide_kernels(signals, products, work.rows),

@@ -106,7 +106,7 @@ def costliest_work(signals: Signals) -> tuple[CostlyWork, ...]:
     window_ns = signals.attribution.window_ns
     if not window_ns:
         return ()
-    found = [*_working(signals), *_idle(signals)]
+    found = [work for work in (*_working(signals), *_idle(signals)) if work.time_ns]
     found.sort(key=lambda work: (-work.time_ns, work.name))
     least_ns = _LEAST_SHARE * window_ns
     named: list[CostlyWork] = []
@@ -286,7 +286,9 @@ def _idle(signals: Signals) -> list[CostlyWork]:
             spans = minus(attribution.intervals[cause], called)
             # Whether the device worked is unknown of what was not recorded.
             is_idle = cause is not Cause.NOT_RECORDED
-            found.append(_without_rows(cause.label, is_idle, len(spans), total_ns(spans)))
+            is_all = total_ns(spans) == attribution.total_ns(cause)
+            name = cause.label if is_all else f"{cause.label} outside of calls"
+            found.append(_without_rows(name, is_idle, len(spans), total_ns(spans)))
     return found
 
 

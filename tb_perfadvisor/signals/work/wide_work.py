@@ -39,8 +39,6 @@ class WorkFor16Bits(NamedTuple):
     """The device's peak in 16 bits."""
     products: MatrixKernels
     """Those that multiply 32-bit numbers."""
-    share_of_kernels: float
-    """The part of the time of all kernels that products take."""
     rows: Int32
     """Products, and other 32-bit kernels whose traffic halves with 16-bit activations."""
     best_ns: Int64
@@ -74,7 +72,6 @@ def work_for_16_bits(signals: Signals, minimum_ratio: float) -> WorkFor16Bits | 
         peaks,
         peaks.flop_per_s(narrow) or 0.0,
         products,
-        _share_of_kernels(signals, products.duration_ns),
         rows[order],
         np.concatenate((times.best_ns, lighter_ns // 2))[order],
         np.concatenate((times.expected_ns, lighter_ns * 3 // 4))[order],
@@ -91,14 +88,6 @@ def _lighter(signals: Signals) -> Int32:
     is_kernel = trace.events.kind[rows] == EventKind.KERNEL
     lighter: Int32 = rows[~stays & is_kernel & (precision[rows] == Precision.BITS_32)]
     return lighter
-
-
-def _share_of_kernels(signals: Signals, duration_ns: Int64) -> float:
-    """Share of total kernel time that 32-bit matrix kernels take."""
-    rows = work_rows(signals)
-    is_kernel = signals.trace.events.kind[rows] == EventKind.KERNEL
-    all_ns = int(signals.trace.events.duration_ns[rows[is_kernel]].sum())
-    return int(duration_ns.sum()) / all_ns if all_ns else 0.0
 
 
 def _narrow_format(peaks: Peaks | None) -> str | None:
