@@ -76,7 +76,7 @@ def test_a_bar_opens_its_step(opened: Opener, ids: Callable[[str], str], read: R
         "heading", level=2, name=re.compile(rf"^Step ({'|'.join(map(str, steps))}):")
     ).wait_for()
     frame.get_by_role("application", name=re.compile("^Events around step")).wait_for()
-    frame.get_by_role("button", name="Close the step").click()
+    frame.get_by_role("button", name="Close the timeline").click()
     frame.get_by_role("application", name=re.compile("^Events around step")).wait_for(
         state="detached"
     )

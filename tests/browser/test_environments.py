@@ -30,6 +30,7 @@ from tests.support.browser import (
     Visitor,
     capture_of,
     captures_at,
+    change_of,
     downloaded,
     ended_after,
     eventually,
@@ -111,7 +112,7 @@ def walk(
     tab.get_by_role("heading", level=1, name=report["headline"]).wait_for(timeout=40_000)
 
     # The link opens the finding, and its timeline is fetched and drawn.
-    row = tab.get_by_role("button", name=re.compile(re.escape(finding["title"]))).first
+    row = tab.get_by_role("button", name=re.compile(re.escape(change_of(finding)))).first
     assert row.get_attribute("aria-expanded") == "true"
     tab.locator(".timeline canvas[data-drawn]").first.wait_for(timeout=20_000)
     open_part(tab.locator(f"#finding-{FINDING}"), "Evidence")

@@ -20,6 +20,7 @@ from tests.support.browser import (
     Visitor,
     capture_of,
     captures_at,
+    change_of,
     choose_capture,
     downloaded,
     eventually,
@@ -149,7 +150,7 @@ def test_shared_link_opens_the_same_finding(
     tab.get_by_role("link", name=capture["run"], exact=True).click()
     heading = tab.get_by_role("heading", level=1, name=report["headline"])
     heading.wait_for(timeout=40_000)
-    opener = re.compile(re.escape(finding["title"]))
+    opener = re.compile(re.escape(change_of(finding)))
     row = tab.get_by_role("button", name=opener).first
     if row.get_attribute("aria-expanded") == "false":  # the first finding is open already
         row.click()

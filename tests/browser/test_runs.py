@@ -15,6 +15,7 @@ from tests.support.browser import (
     Visitor,
     capture_of,
     captures_at,
+    change_of,
     eventually,
     report_at,
     text_of,
@@ -147,7 +148,7 @@ def test_rows_are_links_and_back_returns_to_the_table(
     tab.get_by_role("row").filter(has_text="pytorch_input_slow").get_by_role(
         "link", name=first["title"]
     ).click()
-    opener = tab.get_by_role("button", name=re.compile(re.escape(first["title"]))).first
+    opener = tab.get_by_role("button", name=re.compile(re.escape(change_of(first)))).first
     opener.wait_for(timeout=40_000)
     eventually(page, lambda: opener.get_attribute("aria-expanded") == "true")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import link
+from tests.support.browser import change_of, link
 
 
 @pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.nightly), "dark"])
@@ -37,8 +37,8 @@ def test_every_capture_shows_its_first_finding(
             heading = frame.get_by_role("heading", level=1, name=report["headline"])
             heading.wait_for(timeout=30_000)
             if report["findings"]:
-                title = report["findings"][0]["heading"] or report["findings"][0]["title"]
-                row = frame.get_by_role("button", name=re.compile(re.escape(title))).first
+                change = change_of(report["findings"][0])
+                row = frame.get_by_role("button", name=re.compile(re.escape(change))).first
                 if row.get_attribute("aria-expanded") == "false":
                     row.click()
                 summary = frame.get_by_text(report["findings"][0]["summary"]).first

@@ -71,7 +71,7 @@ def test_run_shows_its_profile_and_its_pause(shown: Callable[..., Any]) -> None:
     # From the profile to its report, and back.
     tab.locator(".run-profiles").get_by_role("link").click()
     tab.locator(".whole-run").get_by_text("16.0 ms per step without the profiler").wait_for()
-    tab.locator(".whole-run").get_by_role("link", name="The whole run").click()
+    tab.get_by_role("link", name="Its steps over time").click()
     tab.get_by_role("heading", level=2, name="Profiles of this run").wait_for()
 
 

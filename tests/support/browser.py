@@ -124,6 +124,12 @@ def report_at(address: str, capture: str) -> dict[str, Any]:
     pytest.fail(f"no report of {capture} in time")
 
 
+def change_of(finding: dict[str, Any]) -> str:
+    """What a finding advises, without what it is about: the headline may say that."""
+    title: str = finding["heading"] or finding["title"]
+    return title.partition(": ")[0]
+
+
 def capture_of(address: str, run: str) -> dict[str, Any]:
     """The only capture of a run."""
     (capture,) = [item for item in captures_at(address) if item["run"] == run]

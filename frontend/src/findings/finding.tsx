@@ -22,7 +22,7 @@ import { Prose } from "../widgets/prose";
 import { RemarkForm, RemarkLine, canWriteRemark, isSetAside, remarkHint } from "./remark";
 import { Remedies } from "./remedies";
 import { RuleLink } from "./rule-link";
-import { Saving, SavingBar } from "./saving";
+import { Saving, SavingBar, describeMemory } from "./saving";
 import { Severity } from "./severity";
 import { Tabs } from "../widgets/tabs";
 import { Tick, canTick } from "./what-if";
@@ -40,7 +40,7 @@ interface Props {
 }
 
 export function Finding(props: Props): JSX.Element {
-  const { id, finding, fullShare, canCombine, isRefined = false } = props;
+  const { id, finding, report, fullShare, canCombine, isRefined = false } = props;
   const isOpen = chosenFinding.value === id;
   const row = useRef<HTMLDivElement>(null);
   const topPx = (): number => row.current?.getBoundingClientRect().top ?? 0;
@@ -64,7 +64,7 @@ export function Finding(props: Props): JSX.Element {
         {canCombine && canTick(finding) && <Tick id={id} finding={finding} />}
         <Heading class="finding-title">
           <button type="button" class="finding-row" aria-expanded={isOpen} aria-controls={`finding-${id}`} onClick={toggle}>
-            <Prose text={finding.heading ?? finding.title} />
+            <Prose text={describeChange(finding, report)} />
           </button>
           {finding.is_preview && <PreviewBadge />}
         </Heading>
@@ -91,6 +91,16 @@ export function Finding(props: Props): JSX.Element {
       </div>
     </div>
   );
+}
+
+/** The title of a finding, without what is said beside it, or of the change to begin with in the headline. */
+export function describeChange(finding: FindingInfo, { findings, first, headline }: Report): string {
+  const title = finding.heading ?? finding.title;
+  const end = title.indexOf(": ");
+  const about = title.slice(end + 2);
+  const isLeading = first !== null && findings[first.index] === finding;
+  const isSaid = about === describeMemory(finding) || (isLeading && headline.toLowerCase().includes(about.toLowerCase()));
+  return end > 0 && isSaid ? title.slice(0, end) : title;
 }
 
 function FindingBody({ id, finding, report, captureId }: Props): JSX.Element {

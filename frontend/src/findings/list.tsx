@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { findingIds } from "../finding-ids";
 import { formatCount, formatPlural } from "../format";
-import type { BlindSpotInfo, FindingInfo, Report } from "../report";
+import type { FindingInfo, Report } from "../report";
 import { chooseCause, chosenCause } from "../state/chosen-cause";
 import { isExported } from "../state/exported";
 import { useFlag } from "../state/linked";
@@ -13,6 +13,9 @@ import { isSetAside } from "./remark";
 import { Fold } from "../widgets/fold";
 import { CheckIcon } from "../widgets/icons";
 import { WhatIf, canTick } from "./what-if";
+
+/** Whether what a report finds is to be acted on, before it is recorded again. */
+export const mayAct = ({ trust }: Pick<Report, "trust">): boolean => trust?.level !== "do not act";
 
 export interface Branch {
   id: string;
@@ -65,7 +68,7 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
   const shown = isLong
     ? branches.filter((branch, index) => index < SHORT || [branch, ...branch.refined].some(isOpen))
     : branches;
-  const canCombine = report.findings.filter(canTick).length > 1;
+  const canCombine = mayAct(report) && report.findings.filter(canTick).length > 1;
   const shared = { report, fullShare, captureId, canCombine };
   return (
     <section class="card finding-list" aria-labelledby="findings">
@@ -76,21 +79,18 @@ export function FindingList({ report, captureId }: { report: Report; captureId: 
         ) : (
           branches.length > 0 && (
             <span class="muted">
-              {formatPlural(report.findings.length - asideCount, "finding")}, {describeOrder(report)}
+              {formatPlural(report.findings.length - asideCount, "finding")}
+              {branches.length > 1 && `, ${describeOrder(report)}`}
+              {!mayAct(report) && ": record again before you act on them"}
             </span>
           )
         )}
       </div>
-      {!isExported && <WhatIf report={report} captureId={captureId} ids={findingIds(report.findings)} />}
-      {branches.length === 0 && cause !== null ? (
-        <p class="all-clear">No finding saves time of this cause.</p>
-      ) : branches.length === 0 && aside.length > 0 ? (
-        <p class="all-clear">No other findings.</p>
+      {canCombine && !isExported && <WhatIf report={report} captureId={captureId} ids={findingIds(report.findings)} />}
+      {branches.length === 0 && (cause !== null || aside.length > 0) ? (
+        <p class="all-clear">{cause === null ? "No other findings." : "No finding saves time of this cause."}</p>
       ) : branches.length === 0 ? (
-        <NoFindings
-          passed={report.outcomes.filter(({ status }) => status === "passed").length}
-          unseen={report.blind_spot ?? null}
-        />
+        <NoFindings passed={report.outcomes.filter(({ status }) => status === "passed").length} isBlind={Boolean(report.blind_spot)} />
       ) : (
         <ol class="findings" onKeyDown={moveFocus}>
           {shown.map((branch) => (
@@ -141,20 +141,13 @@ const describeOrder = ({ findings, steps }: Report): string =>
     ? "most important first"
     : `sorted by saving${steps.used > 0 ? " per step" : ""}`;
 
-/** An empty list is good news only if enough checks passed. */
-function NoFindings({ passed, unseen }: { passed: number; unseen: BlindSpotInfo | null }): JSX.Element {
-  if (passed > 0 && unseen)
-    return (
-      <p class="all-clear">
-        No findings, but only {unseen.looked} of {unseen.checks} checks ran. See below what could not be checked.
-      </p>
-    );
-  return passed > 0 ? (
+/** An empty list is good news only if enough checks passed; the headline says that most could not run. */
+function NoFindings({ passed, isBlind }: { passed: number; isBlind: boolean }): JSX.Element {
+  if (passed === 0) return <p class="all-clear">No findings, because nothing could be checked. See below what a check needs.</p>;
+  return (
     <p class="all-clear">
-      <CheckIcon /> No findings: {formatPlural(passed, "check")} passed. See below what could not be checked.
+      {!isBlind && <CheckIcon />} No findings{isBlind ? "" : `: ${formatPlural(passed, "check")} passed`}. See below what could not be checked.
     </p>
-  ) : (
-    <p class="all-clear">No findings, because nothing could be checked. See below what a check needs.</p>
   );
 }
 

@@ -5,12 +5,17 @@ import { formatBytes } from "../format";
 import type { FindingInfo, SavingInfo } from "../report";
 import { isExported } from "../state/exported";
 import { describeBounds, describeMarginal, describeSaving } from "../text";
+import { keepUnits } from "../widgets/prose";
+
+/** `2.25 GiB less at the peak`; "" if the memory stays the same. */
+export const describeMemory = ({ memory_saving: memory }: FindingInfo): string =>
+  memory ? `${formatBytes(memory.bytes)} less at the peak` : "";
 
 export function Saving({ finding }: { finding: FindingInfo }): JSX.Element {
-  const { saving, bounds, memory_saving: memory, refines } = finding;
+  const { saving, bounds, refines } = finding;
   if (!saving) {
-    const most = memory ? `${formatBytes(memory.bytes)} less at the peak` : bounds ? describeBounds(bounds) : "no time estimate";
-    return <span class="saving muted">{most}</span>;
+    const most = describeMemory(finding) || (bounds ? describeBounds(bounds) : "no time estimate");
+    return <span class="saving muted">{keepUnits(most)}</span>;
   }
   const { expected, range } = describeSaving(saving);
   // Where changes can be ticked, that tells what each adds to any others.

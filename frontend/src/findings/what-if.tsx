@@ -83,7 +83,7 @@ export function WhatIf({ report, captureId, ids }: Props): JSX.Element | null {
           </div>
         )}
       </section>
-      {ticked.length > 0 && load.state === "ready" && <Remarks saving={load.value} ticked={ticked} />}
+      {ticked.length > 0 && load.state === "ready" && <Remarks saving={load.value} ticked={ticked} report={report} isAll={ticked.length === possible.length} />}
     </>
   );
 }
@@ -117,13 +117,16 @@ function Outcome({ saving, report }: { saving: CombinedSaving; report: Report })
 }
 
 /** Below the panel, which stays in view and so must be small. */
-function Remarks({ saving, ticked }: { saving: CombinedSaving; ticked: FindingInfo[] }): JSX.Element | null {
-  const shared = describeOverlap(saving, ticked);
+function Remarks(props: { saving: CombinedSaving; ticked: FindingInfo[]; report: Report; isAll: boolean }): JSX.Element | null {
+  const { saving, ticked, report, isAll } = props;
+  const remarks = [describeOverlap(saving, ticked), isAll ? describeAside(saving, report) : ""].filter(Boolean);
   const tried = ticked.filter(({ proof }) => proof);
-  if (!shared && tried.length === 0) return null;
+  if (remarks.length === 0 && tried.length === 0) return null;
   return (
     <div class="what-if-remarks muted" role="status">
-      {shared && <p>{shared}</p>}
+      {remarks.map((text) => (
+        <p key={text}>{text}</p>
+      ))}
       {tried.map((finding) => (
         <p key={finding.rule_id}>
           <Prose text={finding.heading ?? finding.title} />: {finding.proof?.text}. That counts, not what was predicted.
@@ -142,6 +145,13 @@ export function describeOverlap(saving: Pick<CombinedSaving, "expected_ns">, tic
   return alone > saving.expected_ns
     ? `One by one they would save ${formatDuration(alone)}: ${formatDuration(difference)} of it is the same time.`
     : `One by one they would save ${formatDuration(alone)}: together ${formatDuration(difference)} more, as each alone leaves the other to hold up the step.`;
+}
+
+/** Why all changes save another amount than "With all changes" says; "" where they do not. */
+export function describeAside(saving: Pick<CombinedSaving, "expected_ns">, report: Pick<Report, "combined_saving" | "findings">): string {
+  const whole = report.combined_saving?.expected_ns ?? 0;
+  if (!report.findings.some(isSetAside) || Math.abs(whole - saving.expected_ns) < 0.01 * whole) return "";
+  return `“With all changes” counts ${formatDuration(whole)}: the sum without what is set aside. This replays what is left.`;
 }
 
 /** What findings save together; an answer about other findings is none. */

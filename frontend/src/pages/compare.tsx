@@ -17,6 +17,7 @@ import { newestFirst } from "./runs/groups";
 import { Chooser } from "../widgets/chooser";
 import { RunChanges } from "./run-changes";
 import { Failure } from "../widgets/failure";
+import { FindField } from "../widgets/find";
 import { ChevronIcon, PinIcon } from "../widgets/icons";
 import { Loading } from "../widgets/loading";
 import { PageLink } from "../widgets/page-link";
@@ -110,13 +111,7 @@ function Selection(props: { captures: Capture[]; base: string; targets: string[]
             {targets.length === 0 ? "Choose runs to compare with the base" : `${formatPlural(targets.length, "run")} compared with the base: choose others`}
           </summary>
           {candidates.length > MIN_SEARCHABLE && (
-            <input
-              type="search"
-              aria-label="Find a run"
-              placeholder="Find a run"
-              value={query}
-              onInput={({ currentTarget }) => setQuery(currentTarget.value)}
-            />
+            <FindField label="Find a run" query={query} setQuery={setQuery} />
           )}
           <ul class="checkboxes">
             {[...shown].sort(chosenFirst).slice(0, MOST_SHOWN).map((capture) => (

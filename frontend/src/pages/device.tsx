@@ -1,7 +1,6 @@
 // The work of the device: its kernels, how close each is to the limits of the device, and which module they are of.
 import type { JSX } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
-import { Timeline } from "../timeline/timeline";
 import { fetchView } from "../state/api";
 import { isExported } from "../state/exported";
 import { Below, useChoice, useChosenRow } from "../state/linked";
@@ -11,11 +10,12 @@ import { boundOf, drawRoofline, drawnPoints, placedPoints } from "../charts/roof
 import { formatCount, formatPlural, formatShare } from "../format";
 import type { KernelGroup, KernelPoint, KernelSummary, KernelsView, Report } from "../report";
 import { type Column, SortableTable } from "../widgets/sortable-table";
-import { CloseButton } from "../widgets/close-button";
 import { LongName } from "../widgets/name";
 import { Segments } from "../widgets/segments";
 import { Fetched } from "../widgets/fetched";
 import { Head } from "../widgets/head";
+import { Legend } from "../widgets/legend";
+import { ChosenRow, longestOf } from "./chosen-row";
 import { CallsTree, LOOK_NAMES, TREE_LOOKS } from "./host/calls";
 
 interface Props {
@@ -79,24 +79,22 @@ function describeFormat({ format, tensor_cores: used }: KernelPoint): string | n
   return [format, cores].filter((part) => part !== null).join(", ") || null;
 }
 
+/** What takes how much of the kernel time, and how often it runs. */
+const amountColumns = (steps: number | null): Column<Pick<KernelGroup, "share" | "total_ns" | "count">>[] => [
+  { key: "share", label: "Share", unit: "share", value: ({ share }) => share },
+  { key: "time", label: steps === null ? "Time" : "Per step", unit: "ns", value: ({ total_ns: ns }) => ns / (steps ?? 1) },
+  { key: "count", label: "Count", unit: "count", value: ({ count }) => count },
+  { key: "each", label: "Mean", unit: "ns", value: ({ total_ns: ns, count }) => ns / count },
+];
+
 function kernelColumns(
   view: KernelsView,
   steps: number | null,
   choose: ((point: KernelPoint) => void) | undefined,
 ): Column<KernelPoint>[] {
   const columns: Column<KernelPoint>[] = [
-    {
-      key: "name",
-      label: "Kernel",
-      unit: null,
-      value: ({ name }) => name,
-      isLongName: true,
-      ...(choose && { open: choose }),
-    },
-    { key: "share", label: "Share", unit: "share", value: ({ share }) => share },
-    { key: "time", label: steps === null ? "Time" : "Per step", unit: "ns", value: ({ total_ns: ns }) => ns / (steps ?? 1) },
-    { key: "count", label: "Count", unit: "count", value: ({ count }) => count },
-    { key: "each", label: "Mean", unit: "ns", value: ({ total_ns: ns, count }) => ns / count },
+    { key: "name", label: "Kernel", unit: null, value: ({ name }) => name, isLongName: true, ...(choose && { open: choose }) },
+    ...amountColumns(steps),
     { key: "achieved", label: "Of achievable rate", unit: "share", value: ({ achieved_share: share }) => share },
     {
       key: "bound",
@@ -174,10 +172,7 @@ const groupColumns = (grouping: string, steps: number | null): Column<KernelGrou
     value: ({ name }) => (grouping === "family" ? asWords(familyName(name)) : (name ?? `no ${grouping}`)),
     isLongName: true,
   },
-  { key: "share", label: "Share", unit: "share", value: ({ share }) => share },
-  { key: "time", label: steps === null ? "Time" : "Per step", unit: "ns", value: ({ total_ns: ns }) => ns / (steps ?? 1) },
-  { key: "count", label: "Count", unit: "count", value: ({ count }) => count },
-  { key: "each", label: "Mean", unit: "ns", value: ({ total_ns: ns, count }) => ns / count },
+  ...amountColumns(steps),
   { key: "kernels", label: "Kernels", unit: "count", value: ({ kernels }) => kernels },
 ];
 
@@ -198,22 +193,15 @@ function Kernels({ view, report, captureId }: Props & { view: KernelsView }): JS
       />
       <Roofline view={view} isPyTorch={report.framework === "pytorch"} choose={isExported ? undefined : setChosen} />
       {chosen && (
-        <section class="card" aria-labelledby="kernel-events">
-          <div class="card-head">
-            <h2 id="kernel-events" class="kernel-title">
-              Longest run of <LongName name={chosen.name} />
-            </h2>
-            <CloseButton label="Close the timeline" onClick={() => setChosen(undefined)} />
-          </div>
-          <Below name="kernel">
-            <Timeline
-              captureId={captureId}
-              worker={report.reference_worker}
-              focus={{ startNs: chosen.longest_start_ns, durationNs: chosen.longest_ns, name: chosen.name }}
-              fill={0.25}
-            />
-          </Below>
-        </section>
+        <Below name="kernel">
+          <ChosenRow
+            report={report}
+            captureId={captureId}
+            title={<>Longest run of <LongName name={chosen.name} /></>}
+            {...longestOf(chosen, chosen.name)}
+            close={() => setChosen(undefined)}
+          />
+        </Below>
       )}
       <section aria-labelledby="kernels-table">
         <div class="section-head">
@@ -299,13 +287,7 @@ function Roofline({ view, isPyTorch, choose }: RooflineProps): JSX.Element {
             draw={draw}
             {...(choose && { onPick: (point: unknown) => choose(point as KernelPoint) })}
           />
-          <ul class="legend-row">
-            {bounds.map((bound) => (
-              <li key={bound ?? ""}>
-                <span class="swatch" style={{ background: boundOf(bound)[0] }} aria-hidden="true" /> {boundOf(bound)[1]}
-              </li>
-            ))}
-          </ul>
+          <Legend entries={bounds.map(boundOf)} />
           {hidden > 0 && (
             <p class="muted table-note">
               Not shown: {formatPlural(hidden, "kernel")} with low rates and next to no time.
@@ -320,16 +302,8 @@ function Roofline({ view, isPyTorch, choose }: RooflineProps): JSX.Element {
 /** Kernels of a profile that has only totals. */
 function KernelTotals({ report: { overview } }: { report: Report }): JSX.Element {
   const columns: Column<KernelSummary>[] = [
-    {
-      key: "name",
-      label: "Kernel",
-      unit: null,
-      value: ({ name }) => name,
-      isLongName: true,
-    },
-    { key: "share", label: "Share", unit: "share", value: ({ share }) => share },
-    { key: "time", label: "Total", unit: "ns", value: ({ total_ns: ns }) => ns },
-    { key: "count", label: "Count", unit: "count", value: ({ count }) => count },
+    { key: "name", label: "Kernel", unit: null, value: ({ name }) => name, isLongName: true },
+    ...amountColumns(null),
     { key: "family", label: "Family", unit: null, value: ({ family }) => family },
   ];
   return (

@@ -14,6 +14,7 @@ import { captureLink, captures, compareLink, go } from "../state/store";
 import { sessionName } from "../text";
 import { Failure } from "../widgets/failure";
 import { Head } from "../widgets/head";
+import { Legend } from "../widgets/legend";
 import { Loading } from "../widgets/loading";
 import { Name } from "../widgets/name";
 import { PageLink } from "../widgets/page-link";
@@ -153,18 +154,13 @@ function StepTimes({ history, captureId }: { history: HistoryInfo; captureId: st
         draw={draw}
         onPick={(bar) => go(captureLink((bar as { recording: Recording }).recording.run.id))}
       />
-      <ul class="legend-row">
-        {causesOf(history).map(({ cause, label }) => (
-          <li key={cause}>
-            <span class="swatch" style={{ background: causeColor(cause) }} aria-hidden="true" /> {label}
-          </li>
-        ))}
+      <Legend entries={causesOf(history).map(({ cause, label }) => [causeColor(cause), label])}>
         {hasUsual && (
           <li>
             <span class="swatch-line" aria-hidden="true" /> without the profiler
           </li>
         )}
-      </ul>
+      </Legend>
     </section>
   );
 }

@@ -1,7 +1,6 @@
 // The steps: where the time of each goes, which are unusually slow, and why.
 import type { ComponentChildren, JSX } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
-import { Timeline } from "../timeline/timeline";
 import { fetchView } from "../state/api";
 import { isExported } from "../state/exported";
 import { Below, useChosenRow } from "../state/linked";
@@ -14,9 +13,10 @@ import { formatChange, formatCount, formatDuration, formatPlural } from "../form
 import type { Report, SlowStep, StepsView } from "../report";
 import { causeName, describeSteps } from "../text";
 import { type Column, SortableTable } from "../widgets/sortable-table";
-import { CloseButton } from "../widgets/close-button";
 import { Fetched } from "../widgets/fetched";
 import { Head } from "../widgets/head";
+import { Legend } from "../widgets/legend";
+import { ChosenRow } from "./chosen-row";
 
 interface Props {
   report: Report;
@@ -108,15 +108,9 @@ function StepsOf({ view, report, captureId }: Props & { view: StepsView }): JSX.
         ) : (
           <PlotFigure class="breakdown-bar" label="The step’s time by cause; the table below has the numbers." draw={drawOnly} />
         )}
-        <ul class="legend-row">
-          {view.causes.map((cause, row) =>
-            isWorthAColumn(view, row) ? (
-              <li key={cause}>
-                <span class="swatch" style={{ background: causeColor(cause) }} aria-hidden="true" /> {causeName(cause)}
-              </li>
-            ) : null,
-          )}
-        </ul>
+        <Legend
+          entries={view.causes.flatMap((cause, row) => (isWorthAColumn(view, row) ? [[causeColor(cause), causeName(cause)]] : []))}
+        />
         {perBar > 1 && <p class="muted">Each bar is the mean of {formatPlural(perBar, "step")}.</p>}
         <Excluded report={report} />
       </section>
@@ -227,13 +221,15 @@ function Step({ view, place, report, captureId, close }: StepProps): JSX.Element
     .filter(({ change }) => Math.abs(change) >= WORTH_A_COLUMN * durationNs)
     .sort((a, b) => Math.abs(b.change) - Math.abs(a.change));
   return (
-    <section class="card" aria-labelledby="step">
-      <div class="card-head">
-        <h2 id="step">
-          {title}: {formatDuration(durationNs)}
-        </h2>
-        <CloseButton label="Close the step" onClick={close} />
-      </div>
+    <ChosenRow
+      report={report}
+      captureId={captureId}
+      title={`${title}: ${formatDuration(durationNs)}`}
+      focus={{ startNs, durationNs, name: "" }}
+      fill={0.97}
+      around={title.toLowerCase()}
+      close={close}
+    >
       {view.index.length > 1 && (
         <p class="legend-row">
           {changes.length === 0 && "No cause differs from its median over the steps."}
@@ -246,14 +242,7 @@ function Step({ view, place, report, captureId, close }: StepProps): JSX.Element
           {changes.length > 0 && <span>vs. median step</span>}
         </p>
       )}
-      <Timeline
-        captureId={captureId}
-        worker={report.reference_worker}
-        focus={{ startNs, durationNs, name: "" }}
-        fill={0.97}
-        around={title.toLowerCase()}
-      />
-    </section>
+    </ChosenRow>
   );
 }
 

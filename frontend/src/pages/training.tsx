@@ -11,6 +11,7 @@ import { captureLink } from "../state/store";
 import { sessionName } from "../text";
 import { Failure } from "../widgets/failure";
 import { Head } from "../widgets/head";
+import { Legend } from "../widgets/legend";
 import { PageLink } from "../widgets/page-link";
 import { Prose } from "../widgets/prose";
 import { type Column, SortableTable } from "../widgets/sortable-table";
@@ -63,14 +64,9 @@ function Run({ view, captureId, isPart }: Props & { view: TrainingView }): JSX.E
         </div>
         <PlotFigure label={describeTimes(view)} draw={draw} />
         {reasons.length > 0 && (
-          <ul class="legend-row">
-            {reasons.map((reason) => (
-              <li key={reason}>
-                <span class="swatch" style={{ background: REASONS[reason]?.[1] }} aria-hidden="true" /> {REASONS[reason]?.[0]}
-              </li>
-            ))}
+          <Legend entries={reasons.map((reason) => [REASONS[reason]?.[1] ?? "", REASONS[reason]?.[0] ?? ""])}>
             <li>triangles: beyond the chart</li>
-          </ul>
+          </Legend>
         )}
       </section>
       <Delays view={view} />

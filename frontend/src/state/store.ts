@@ -22,8 +22,7 @@ export const chosenFinding = computed<string | null>(() => {
   // A cause that is chosen shows its own time, until one of its findings is.
   if (link.value.cause || report.value.state !== "ready") return null;
   const { first, findings } = report.value.value;
-  const index = first?.index ?? findings.findIndex(({ remark }) => !remark?.wont_fix);
-  return findingIds(findings)[index] ?? null;
+  return first ? (findingIds(findings)[first.index] ?? null) : null;
 });
 
 /** The pages about the whole log folder. All others are about a capture: see pages/registry.tsx. */

@@ -13,7 +13,12 @@ export const isNumeric = ({ unit }: TableColumn, rows: TableEvidence["rows"], at
 
 type Props = Pick<TableEvidence, "columns" | "rows" | "truncated"> & { caption: string };
 
-export function PlainTable({ columns, rows, truncated, caption }: Props): JSX.Element {
+export function PlainTable(props: Props): JSX.Element {
+  const { truncated, caption } = props;
+  // Leave out columns that are empty for all rows.
+  const places = [...props.columns.keys()].filter((at) => props.rows.some((row) => (row[at] ?? "") !== ""));
+  const columns = places.map((at) => props.columns[at] as TableColumn);
+  const rows = props.rows.map((row) => places.map((at) => row[at] ?? null));
   const short = useShortList(`${slug(caption)}.all`, rows);
   const classes = columns.map((column, at) => (isNumeric(column, rows, at) ? "number" : "text"));
   return (

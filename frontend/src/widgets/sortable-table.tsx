@@ -7,6 +7,7 @@ import { matchesQuery } from "../text";
 import { Cell } from "./cell";
 import { CopyButton } from "./code";
 import { toCsv } from "./csv";
+import { Find } from "./find";
 import { LongName } from "./name";
 import { ScrollBox } from "./scroll-box";
 
@@ -26,7 +27,7 @@ export interface Column<Row> {
   open?(row: Row): void;
 }
 
-interface Sort {
+export interface Sort {
   key: string;
   isDescending: boolean;
 }
@@ -108,18 +109,13 @@ export function SortableTable<Row>(props: Props<Row>): JSX.Element {
     <div class="data-table">
       <div class="table-tools">
         {filterLabel && isLong && (
-          <>
-            <input
-              type="search"
-              aria-label={filterLabel}
-              placeholder={filterLabel}
-              value={query}
-              onInput={({ currentTarget }) => (setQuery(currentTarget.value), setPages(1))}
-            />
-            <span class="muted" role="status">
-              {query ? `${formatCount(shown.length)} of ${formatCount(rows.length)}` : formatCount(rows.length)}
-            </span>
-          </>
+          <Find
+            label={filterLabel}
+            query={query}
+            setQuery={(text) => (setQuery(text), setPages(1))}
+            found={shown.length}
+            of={rows.length}
+          />
         )}
         <span class="button-row">
           {hasLongNames && (
@@ -134,18 +130,7 @@ export function SortableTable<Row>(props: Props<Row>): JSX.Element {
         <table>
           <thead>
             <tr>
-              {columns.map((column) => (
-                <th
-                  key={column.key}
-                  scope="col"
-                  class={column.unit === null ? "text" : "number"}
-                  aria-sort={sort?.key !== column.key ? undefined : sort.isDescending ? "descending" : "ascending"}
-                >
-                  <button type="button" class="sort" onClick={() => sortBy(column)}>
-                    {column.label}
-                  </button>
-                </th>
-              ))}
+              <SortHeads columns={columns} sort={sort} sortBy={sortBy} />
             </tr>
           </thead>
           <tbody>
@@ -171,6 +156,26 @@ export function SortableTable<Row>(props: Props<Row>): JSX.Element {
     </div>
   );
 }
+
+export const SortHeads = <Row,>({ columns, sort, sortBy }: Pick<Props<Row>, "columns"> & {
+  sort: Sort | null;
+  sortBy(column: Column<Row>): void;
+}): JSX.Element => (
+  <>
+    {columns.map((column) => (
+      <th
+        key={column.key}
+        scope="col"
+        class={column.unit === null ? "text" : "number"}
+        aria-sort={sort?.key !== column.key ? undefined : sort.isDescending ? "descending" : "ascending"}
+      >
+        <button type="button" class="sort" onClick={() => sortBy(column)}>
+          {column.label}
+        </button>
+      </th>
+    ))}
+  </>
+);
 
 function cell<Row>(column: Column<Row>, row: Row, isWhole: boolean, isChosen: boolean): ComponentChildren {
   const { unit, value, render, isLongName, open } = column;

@@ -3,7 +3,8 @@ import { test } from "node:test";
 import { renderToString } from "preact-render-to-string";
 import { isAside } from "../../src/findings/remark";
 import { FindingList, nestFindings, setAsideApart } from "../../src/findings/list";
-import { canTick, describeOverlap } from "../../src/findings/what-if";
+import { describeChange } from "../../src/findings/finding";
+import { canTick, describeAside, describeOverlap } from "../../src/findings/what-if";
 import type { FindingInfo } from "../../src/report";
 import { link } from "../../src/state/link";
 import { readSample, textOf } from "../samples";
@@ -100,6 +101,30 @@ test("what changes share is said, and what they bring only together", () => {
   assert.match(describeOverlap({ expected_ns: 4e6 }, ticked), /would save 5.00 ms: 1.00 ms of it is the same time/);
   assert.match(describeOverlap({ expected_ns: 7e6 }, ticked), /would save 5.00 ms: together 2.00 ms more/);
   assert.equal(describeOverlap({ expected_ns: 1e6 }, ticked.slice(1)), "");
+});
+
+test("what is set aside is why all changes save another amount", () => {
+  const report = readSample("train");
+  const whole = { ...report, combined_saving: { low_ns: 0, expected_ns: 100e6, high_ns: 200e6, share_expected: 0.5 } };
+  assert.equal(describeAside({ expected_ns: 90e6 }, whole), "");
+  const [first, ...rest] = report.findings;
+  const noted = { ...first, remark: { wont_fix: true, text: "" } } as FindingInfo;
+  const left = { ...whole, findings: [noted, ...rest] };
+  // Half a hundredth is rounding.
+  assert.equal(describeAside({ expected_ns: 99.5e6 }, left), "");
+  assert.match(describeAside({ expected_ns: 90e6 }, left), /counts 100 ms: the sum without what is set aside/);
+});
+
+test("what the headline says of the change to begin with is not said again", () => {
+  const report = readSample("train");
+  const [first, second, ...rest] = report.findings;
+  assert.ok(first && second);
+  const about = (finding: FindingInfo): FindingInfo => ({ ...finding, heading: null, title: "Launch fewer kernels: the device idles 40 %" });
+  const findings = [about(first), about(second), ...rest];
+  const shown = { ...report, findings, first: { rule_id: first.rule_id, index: 0 }, headline: "The device idles 40 % of each step." };
+  assert.equal(describeChange(findings[0] as FindingInfo, shown), "Launch fewer kernels");
+  assert.equal(describeChange(findings[1] as FindingInfo, shown), "Launch fewer kernels: the device idles 40 %");
+  assert.equal(describeChange(findings[0] as FindingInfo, { ...shown, headline: "No" }), "Launch fewer kernels: the device idles 40 %");
 });
 
 test("what the user decided against is apart, with the note", () => {

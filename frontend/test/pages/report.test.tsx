@@ -47,9 +47,9 @@ test("the report page of each sample renders without NaN or undefined", () => {
   }
 });
 
-test("what takes most of the time is named, with what its work needs", () => {
+test("what takes most of the time is named, with how near it is to its limit", () => {
   const page = textOf(renderToString(<ReportPage report={readSample("train")} captureId="train" />));
-  assert.match(page, /Most of the time: aten::addmm 27\.9 % \(needs 41\.0 % of it\) at model\.py:57 forward/);
+  assert.match(page, /Most of the time: aten::addmm 27\.9 % \(at 41\.0 % of achievable rate\) at model\.py:57 forward/);
   assert.match(page, /Waiting for input 23\.0 % idle/);
 });
 

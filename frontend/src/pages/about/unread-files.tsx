@@ -7,6 +7,7 @@ import { fetchRejected } from "../../state/api";
 import { isExported } from "../../state/exported";
 import { useLinked } from "../../state/linked";
 import { asSentence } from "../../text";
+import { Find } from "../../widgets/find";
 import { Name } from "../../widgets/name";
 import { ScrollBox } from "../../widgets/scroll-box";
 
@@ -37,16 +38,7 @@ export function UnreadFiles({ rejected, rejected_count: count }: RejectedFiles):
     <div class="data-table">
       {count > MIN_SEARCHABLE && !isExported && (
         <div class="table-tools">
-          <input
-            type="search"
-            aria-label="Find a file"
-            placeholder="Find a file"
-            value={query}
-            onInput={({ currentTarget }) => setQuery(currentTarget.value)}
-          />
-          <span class="muted" role="status">
-            {query ? `${formatCount(found.rejected_count)} of ${formatCount(count)}` : formatCount(count)}
-          </span>
+          <Find label="Find a file" query={query} setQuery={setQuery} found={found.rejected_count} of={count} />
         </div>
       )}
       <ScrollBox role="group" label="Files not read">

@@ -6,6 +6,7 @@ import type { CallTree } from "../../report";
 import { Below, useFlag, useLinked, useNumber } from "../../state/linked";
 import { pageLink } from "../../state/store";
 import { formatRange, rangeAround } from "../../timeline/range";
+import { FindField } from "../../widgets/find";
 import { Name } from "../../widgets/name";
 import { PageLink } from "../../widgets/page-link";
 import { FlameGraph, describe } from "./flame-graph";
@@ -45,13 +46,7 @@ export function CallsTree({ tree, steps, label, look }: Props): JSX.Element {
         <button type="button" aria-pressed={isInverted} title="What takes the time itself, and below it who calls it" onClick={() => setInverted(!isInverted)}>
           Inverted
         </button>
-        <input
-          type="search"
-          aria-label="Find calls"
-          placeholder="Find calls"
-          value={text}
-          onInput={({ currentTarget }) => setText(currentTarget.value)}
-        />
+        <FindField label="Find calls" query={text} setQuery={setText} />
         <span class="muted" role="status">
           {found && `${formatPlural(found.matches.size, "match", "matches")}, ${formatDuration(found.totalNs / steps)}`}
         </span>

@@ -3,12 +3,11 @@ import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import { isExported } from "../../state/exported";
 import { Below, useChoice, useChosenRow } from "../../state/linked";
-import { Timeline } from "../../timeline/timeline";
 import { formatCount, formatDuration } from "../../format";
 import type { OperatorRow, OperatorTable, OperatorsView, Report } from "../../report";
-import { CloseButton } from "../../widgets/close-button";
 import { describePeriod } from "../../text";
 import { Segments } from "../../widgets/segments";
+import { ChosenRow, longestOf } from "../chosen-row";
 import { type Column, SortableTable } from "../../widgets/sortable-table";
 
 interface Props {
@@ -56,20 +55,15 @@ export function Operators({ view, report, captureId }: Props): JSX.Element {
   return (
     <>
       {chosen && (
-        <section class="card" aria-labelledby="operator-events">
-          <div class="card-head">
-            <h2 id="operator-events">{chosen.operator ?? chosen.module ?? chosen.line ?? "Operators"}: the call with the most own time</h2>
-            <CloseButton label="Close the timeline" onClick={() => setChosen(undefined)} />
-          </div>
-          <Below name="by.chosen">
-            <Timeline
-              captureId={captureId}
-              worker={report.reference_worker}
-              focus={{ startNs: chosen.longest_start_ns, durationNs: chosen.longest_ns, name: chosen.operator ?? "" }}
-              fill={0.2}
-            />
-          </Below>
-        </section>
+        <Below name="by.chosen">
+          <ChosenRow
+            report={report}
+            captureId={captureId}
+            title={`${chosen.operator ?? chosen.module ?? chosen.line ?? "Operators"}: the call with the most own time`}
+            {...longestOf(chosen, chosen.operator ?? "")}
+            close={() => setChosen(undefined)}
+          />
+        </Below>
       )}
       <div>
         {tables.length > 1 && (

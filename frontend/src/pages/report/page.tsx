@@ -1,6 +1,6 @@
 // The report page: what to change and where it costs time on the first screen, everything else below.
 import type { JSX } from "preact";
-import type { Report } from "../../report";
+import type { NoteInfo, Report } from "../../report";
 import { Checks } from "./checks";
 import { Details } from "./details";
 import { FindingList } from "../../findings/list";
@@ -23,6 +23,7 @@ export function ReportPage({ report, captureId }: Props): JSX.Element {
   const hasSnapshot = report.available_views?.includes("snapshot") ?? false;
   const isTimeless = report.overview.window_ns === 0;
   const onStrip = numbersOnStrip(report);
+  const isInHeadline = ({ remedy }: NoteInfo): boolean => report.headline.includes(remedy.replace(/\.$/, ""));
   const hasNumbers = !isTimeless || hasSnapshot;
   // A log of torch.compile may show no time, and still be worth reading.
   if (!hasNumbers && report.findings.length === 0) return <EmptyReport report={report} />;
@@ -41,11 +42,12 @@ export function ReportPage({ report, captureId }: Props): JSX.Element {
           <PageLink to={pageLink("memory")}>Memory over the history, and who holds the peak</PageLink>
         </p>
       )}
-      <WholeRun report={report} captureId={captureId} />
-      <Notes notes={report.notes} />
+      <Notes notes={report.notes.map((note) => (isInHeadline(note) ? { ...note, remedy: "" } : note))} />
       {hasNumbers && <KeyNumbers numbers={report.key_numbers.filter((number) => !onStrip.includes(number))} />}
       <Checks report={report} />
       <Details report={report} />
+      {/* The scalars may take a while to read: they push nothing down. */}
+      <WholeRun report={report} captureId={captureId} />
     </>
   );
 }

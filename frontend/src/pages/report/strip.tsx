@@ -4,6 +4,7 @@ import { useCallback } from "preact/hooks";
 import { type Block, blocksOf, drawBreakdownBar } from "../../charts/breakdown-bar";
 import { causeColor } from "../../charts/colors";
 import { PlotFigure } from "../../charts/plot-figure";
+import { mayAct } from "../../findings/list";
 import { formatDuration, formatDurationRange, formatShare } from "../../format";
 import type { KeyNumber, Report } from "../../report";
 import { chooseCause, chosenCause } from "../../state/chosen-cause";
@@ -20,9 +21,11 @@ export const numbersOnStrip = (report: Report): KeyNumber[] =>
 
 export function Strip({ report }: { report: Report }): JSX.Element {
   const potential = potentialOf(report);
+  // Of what the compiler did, only the compilations were recorded.
+  const hasCauses = report.overview.window_ns > 0 && !report.formats.includes("torch-compile-log");
   return (
     <section class="card strip" aria-labelledby="strip">
-      {report.overview.window_ns > 0 ? (
+      {hasCauses ? (
         <Breakdown report={report} />
       ) : (
         <h2 id="strip" class="visually-hidden">
@@ -48,8 +51,9 @@ export function Strip({ report }: { report: Report }): JSX.Element {
 }
 
 /** The step time with all changes made. */
-function potentialOf({ combined_saving: saving, overview }: Report): { duration: string; saving: string } | null {
-  if (!saving || saving.expected_ns <= 0) return null;
+function potentialOf(report: Report): { duration: string; saving: string } | null {
+  const { combined_saving: saving, overview } = report;
+  if (!saving || saving.expected_ns <= 0 || !mayAct(report)) return null;
   const stepNs = overview.step_time_ns ?? overview.window_ns;
   return {
     duration: formatDuration(stepNs - saving.expected_ns),
@@ -125,19 +129,19 @@ function LegendEntry({ block, steps, isOpen, act, children }: EntryProps): JSX.E
   );
 }
 
-/** What takes half of the time, by name, and what its work needs of that. */
+/** What takes half of the time, by name, and how near that is to what it can reach. */
 function Costliest({ report }: { report: Report }): JSX.Element | null {
   const { costliest = [] } = report.overview;
   if (costliest.length === 0) return null;
   return (
     <p class="costliest muted">
       Most of the time:{" "}
-      {costliest.map(({ name, place, is_idle: isIdle, share, achieved_share: needed }, at) => (
+      {costliest.map(({ name, place, is_idle: isIdle, share, achieved_share: achieved }, at) => (
         <span key={`${name} ${isIdle}`} title={place}>
           {at > 0 && ", "}
           <code>{name}</code> {formatShare(share)}
           {isIdle && " idle"}
-          {needed !== null && (needed >= 1 ? " (needs all of it)" : ` (needs ${formatShare(needed)} of it)`)}
+          {achieved !== null && ` (at ${formatShare(Math.min(achieved, 1))} of achievable rate)`}
           {place && ` at ${place}`}
         </span>
       ))}

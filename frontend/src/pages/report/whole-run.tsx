@@ -12,20 +12,26 @@ interface Props {
 }
 
 export function WholeRun({ report, captureId }: Props): JSX.Element | null {
-  if (report.whole_run) return <Sentences sentences={report.whole_run.sentences} />;
+  if (report.whole_run) return <Section sentences={report.whole_run.sentences} />;
   if (!selectedCapture.value?.reads_scalars) return null;
   const load = runViewOf(captureId);
   // A report is whole without it, and the page of the run shows what failed.
   if (load.state === "failed") return null;
-  if (load.state !== "ready") return <p class="whole-run muted">Reading the scalars of the run …</p>;
+  if (load.state !== "ready") return <Section sentences={["Reading the scalars of the run …"]} />;
   const recording = load.value?.recordings.find(({ capture_id: id }) => id === captureId);
-  return recording?.whole_run ? <Sentences sentences={recording.whole_run.sentences} isLinked /> : null;
+  return recording?.whole_run ? <Section sentences={recording.whole_run.sentences} isLinked /> : null;
 }
 
-function Sentences({ sentences, isLinked = false }: { sentences: string[]; isLinked?: boolean }): JSX.Element {
+function Section({ sentences, isLinked = false }: { sentences: string[]; isLinked?: boolean }): JSX.Element {
   return (
-    <p class="whole-run">
-      <Prose text={sentences.join(" ")} /> {isLinked && <PageLink to={pageLink("time")}>The whole run</PageLink>}
-    </p>
+    <section aria-labelledby="whole-run">
+      <div class="section-head">
+        <h2 id="whole-run">The whole run</h2>
+        {isLinked && <PageLink to={pageLink("time")}>Its steps over time</PageLink>}
+      </div>
+      <p class="whole-run">
+        <Prose text={sentences.join(" ")} />
+      </p>
+    </section>
   );
 }

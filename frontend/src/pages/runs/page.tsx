@@ -10,6 +10,7 @@ import { captureLink, pageLink } from "../../state/store";
 import { nameOf, repeatedRuns } from "../../state/capture-name";
 import { CopyButton } from "../../widgets/code";
 import { toCsv } from "../../widgets/csv";
+import { Find } from "../../widgets/find";
 import { Head } from "../../widgets/head";
 import { Name } from "../../widgets/name";
 import { PageLink } from "../../widgets/page-link";
@@ -106,18 +107,7 @@ function Table({ captures, baseline }: { captures: Capture[]; baseline: Capture 
     <div class="data-table">
       <div class="table-tools">
         {captures.length > MIN_SEARCHABLE && (
-          <>
-            <input
-              type="search"
-              aria-label="Find a run"
-              placeholder="Find a run"
-              value={query}
-              onInput={({ currentTarget }) => setQuery(currentTarget.value)}
-            />
-            <span class="muted" role="status">
-              {query ? `${formatCount(found.length)} of ${formatCount(captures.length)}` : formatCount(captures.length)}
-            </span>
-          </>
+          <Find label="Find a run" query={query} setQuery={setQuery} found={found.length} of={captures.length} />
         )}
         <span class="button-row">
           {column && (

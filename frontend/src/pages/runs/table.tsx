@@ -11,7 +11,7 @@ import { ChevronIcon } from "../../widgets/icons";
 import { LongName, Name } from "../../widgets/name";
 import { PageLink } from "../../widgets/page-link";
 import { ScrollBox } from "../../widgets/scroll-box";
-import type { Column } from "../../widgets/sortable-table";
+import { type Column, type Sort, SortHeads } from "../../widgets/sortable-table";
 import { useWindow } from "../../widgets/window-rows";
 import { isRecordedAgain } from "../../state/capture-name";
 import { type Group, stepTimes } from "./groups";
@@ -29,7 +29,7 @@ const SETTLED_MS = 300;
 interface Props {
   columns: Column<Capture>[];
   lines: TableLine[];
-  sort: { key: string; isDescending: boolean } | null;
+  sort: Sort | null;
   sortBy(key: string): void;
   marks: Readonly<Record<string, Mark>>;
 }
@@ -49,18 +49,7 @@ export function RunsTable({ columns, lines, sort, sortBy, marks }: Props): JSX.E
       <table aria-rowcount={lines.length + 1}>
         <thead>
           <tr aria-rowindex={1}>
-            {columns.map(({ key, label, unit }) => (
-              <th
-                key={key}
-                scope="col"
-                class={unit === null ? "text" : "number"}
-                aria-sort={sort?.key !== key ? undefined : sort.isDescending ? "descending" : "ascending"}
-              >
-                <button type="button" class="sort" onClick={() => sortBy(key)}>
-                  {label}
-                </button>
-              </th>
-            ))}
+            <SortHeads columns={columns} sort={sort} sortBy={({ key }) => sortBy(key)} />
           </tr>
         </thead>
         <tbody ref={body} class="fixed-rows">
