@@ -101,7 +101,11 @@ class LoopFinder:
             time.sleep(_LOOK_EVERY_S)
             now_s = time.monotonic()
             # While a recording is written, no loop comes around.
-            passed_s += 0.0 if is_recording(_frame()) else now_s - looked_s
+            if not is_recording(_frame()):
+                passed_s += now_s - looked_s
+                self.rounds.check()
+            if self.rounds.is_lost:
+                return self._search()
             looked_s = now_s
             loop = loop_of_steps(loops, passed_s)
             if loop is not None:

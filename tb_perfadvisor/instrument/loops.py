@@ -112,16 +112,28 @@ class Rounds:
         self._restore: Callable[[], None] | None = None
         self.is_costly = False
         """Whether telling of rounds takes time for each call of the program."""
+        self.is_lost = False
+        """Whether a recorder of stacks has taken the profile function's place."""
 
     def watch(self, loops: Iterable[Loop]) -> None:
         """Count the rounds of these loops from now on."""
         self.stop()
+        self.is_lost = False
         for loop in loops:
             self._loops.setdefault(id(loop.code), []).append(loop)
         if HAS_MONITORING:
             self._monitor([group[0].code for group in self._loops.values()])
         else:
             on_main_thread(self._profile)
+
+    def check(self) -> None:
+        """Find out whether rounds are still counted."""
+
+        def look() -> None:
+            self.is_lost = bool(self._loops) and sys.getprofile() is None
+
+        if not HAS_MONITORING:
+            on_main_thread(look)
 
     def follow(self, loop: Loop, ended: Ended) -> None:
         """Tell of each round of one of them, with the frame that runs it."""

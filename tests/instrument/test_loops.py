@@ -87,6 +87,22 @@ def test_rounds_are_counted_from_the_first_look_on() -> None:
     assert sys.getprofile() is None
 
 
+def test_it_is_known_when_another_profile_function_has_taken_the_place() -> None:
+    counter, found = Counter(two_loops), []
+
+    def look() -> None:
+        counter()
+        counter.rounds.check()
+        found.append(counter.rounds.is_lost)
+        if len(found) == 3:
+            sys.setprofile(None)
+
+    two_loops(look, 5, 3)
+    counter.rounds.stop()
+    is_lost = not HAS_MONITORING
+    assert found == [False, False, False, is_lost, is_lost]
+
+
 def test_what_a_function_of_c_calls_is_no_round() -> None:
     counter = Counter(sorting)
     sorting(counter, 6)
