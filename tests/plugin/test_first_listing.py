@@ -8,8 +8,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Four of them know what the user set aside, which no row of the list begins with, and two
-# which programs run that can be recorded.
-MOST_MODULES = 77
+# which programs run that can be recorded. One names the timers of a run.
+MOST_MODULES = 78
 # TensorBoard's parts that this uses load no NumPy, so what is loaded after them is our doing.
 PROGRAM = """
     import argparse, sys, time

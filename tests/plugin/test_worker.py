@@ -148,6 +148,16 @@ def test_one_process_analyzes_captures_as_others_do(tmp_path: Path) -> None:
     process.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="others count differently")
+def test_a_worker_of_a_large_server_is_not_large() -> None:
+    large = b"x" * (300 << 20)
+    program = "from tb_perfadvisor.plugin import worker_process as w; print(w._most_bytes())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert 0 < int(done.stdout) < len(large)
+
+
 def _timeless(file: Path) -> bytes:
     """What is in a file, without how long each rule took."""
     return re.sub(rb'"elapsed_ms":[0-9.e-]+', b"", file.read_bytes())

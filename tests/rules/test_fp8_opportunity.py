@@ -89,7 +89,7 @@ def test_a_program_in_16_bits_is_healthy() -> None:
     assert entry.finding.saving is not None
     assert entry.finding.saving.expected_ns > 0.15 * analysis.signals.attribution.window_ns
     assert entry.severity == "low"
-    assert analysis.headline.endswith(", at a cost in accuracy")
+    assert analysis.headline.endswith(", at the cost of accuracy")
 
 
 @pytest.mark.parametrize(
