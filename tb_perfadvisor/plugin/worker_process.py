@@ -24,7 +24,6 @@ from queue import SimpleQueue
 
 from tb_perfadvisor.execution.execution import command_of, environment_of_child, say
 from tb_perfadvisor.execution.limits import limit_memory
-from tb_perfadvisor.machine.load import memory_of
 
 # TensorBoard answers first, and so does what else the user does.
 _NICENESS = 5
@@ -179,6 +178,8 @@ def _import_engine() -> None:
 def _most_bytes() -> int:
     """The largest memory of this process so far; 0 where the system does not tell."""
     if sys.platform == "linux":  # whose `ru_maxrss` begins with what the parent used
+        from tb_perfadvisor.machine.load import memory_of
+
         return memory_of([os.getpid()]) or 0
     try:
         import resource
