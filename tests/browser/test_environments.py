@@ -122,7 +122,7 @@ def walk(
     open_part(tab.locator(f"#finding-{FINDING}"), "Change")
 
     # Code can be copied, with or without the clipboard API.
-    tab.locator(".copy").first.click()
+    tab.locator(".finding-body .copy").first.click()
     tab.locator(".copy").filter(has_text="Copied").first.wait_for(timeout=20_000)
 
     # Downloads work.
