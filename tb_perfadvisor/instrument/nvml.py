@@ -69,7 +69,7 @@ class DeviceSampler:
     def _finds_device(self) -> bool:
         if self._nvml is None:
             try:
-                import pynvml  # type: ignore[import-not-found]  # where programs run
+                import pynvml  # where programs run
 
                 pynvml.nvmlInit()
             except Exception:  # not installed, no driver, or no permission
