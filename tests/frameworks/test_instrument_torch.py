@@ -20,6 +20,7 @@ from tb_perfadvisor.signals.core.origins import NODE, node_name
 from tb_perfadvisor.trace import EventKind
 from tests.support import recording
 from tests.support.command import ROOT
+from tests.support.recording import facts_files
 
 MODEL = """
 import json, sys, tempfile, warnings
@@ -352,7 +353,7 @@ print(json.dumps({}))
 def test_each_way_to_record_stores_the_same_facts(tmp_path: Path) -> None:
     run(FACTS, str(tmp_path))
     for way in ("profile", "continuous"):
-        path = sorted((tmp_path / way).rglob("*.perfadvisor.json"))[0]
+        path = facts_files(tmp_path / way)[0]
         facts = json.loads(path.read_bytes())
         assert facts["recording"]["by"] == way
         assert facts["machine"]["cores"]

@@ -16,7 +16,7 @@ import pytest
 
 from tb_perfadvisor.api import analyze_all
 from tb_perfadvisor.ingest.recordings import split_step
-from tests.support.recording import QUIET
+from tests.support.recording import QUIET, facts_files
 
 TORCH = """
 import torch
@@ -247,7 +247,7 @@ def test_steps_of_the_optimizer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_whole", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_tensors_of_programs_in_sixteen_bits_are_looked_at(is_whole: bool, tmp_path: Path) -> None:
     recorded(SIXTEEN_BITS.format(is_whole=is_whole), "torch", tmp_path)
-    for path in tmp_path.rglob("*.perfadvisor.json"):
+    for path in facts_files(tmp_path):
         examined = json.loads(path.read_bytes())["examined"]
         assert examined["failed"] == []
         # 8 of 256 rows are read.
@@ -261,7 +261,7 @@ def test_each_loop_is_recorded_and_looked_at(tmp_path: Path) -> None:
     recorded(TWO_LOOPS, "torch", tmp_path)
     found = {
         frozenset(each["kind"] for each in json.loads(path.read_bytes())["examined"]["observed"])
-        for path in tmp_path.rglob("*.perfadvisor.json")
+        for path in facts_files(tmp_path)
     }
     # One of 32 rows of logits is read; the gradients of the body are not.
     assert found == {frozenset({"unused"}), frozenset({"dropped gradients"})}
@@ -293,7 +293,7 @@ def test_batches_of_fit(backend: str, tmp_path: Path) -> None:
     steps = [split_step(report.run)[1] or 0 for report in analyze_all(tmp_path)]
     assert max(steps) > 200
     if backend == "torch":  # its tensors are looked at, as in other programs of PyTorch
-        facts = [json.loads(path.read_bytes()) for path in tmp_path.rglob("*.perfadvisor.json")]
+        facts = [json.loads(path.read_bytes()) for path in facts_files(tmp_path)]
         assert any(each.get("examined") for each in facts)
 
 

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import pytest
 
 from tb_perfadvisor import analyze
+from tb_perfadvisor.machine.facts import SUFFIX
+from tb_perfadvisor.machine.run_timers import RUN_SUFFIX
 from tb_perfadvisor.report.report import Report
 from tests.support.command import ROOT
 
@@ -31,6 +33,12 @@ IMPORTED = {
     "transformers": ("torch", "torch._dynamo"),
 }
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
+
+
+def facts_files(folder: Path) -> list[Path]:
+    """The files of facts beside recordings, without those about whole runs."""
+    found = sorted(folder.rglob(f"*{SUFFIX}"))
+    return [path for path in found if not path.name.endswith(RUN_SUFFIX)]
 
 
 class Printed(NamedTuple):
