@@ -21,7 +21,7 @@ from tests.support.browser import (
 LOADER = "from torch.utils.data import DataLoader\n\nloader = DataLoader(Images(), batch_size=32)\n"
 
 
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [1280, pytest.param(400, marks=pytest.mark.nightly)])
 def test_from_a_finding_to_its_patch(visitor: Visitor, tmp_path: Path, width: int) -> None:
     shutil.copytree(ROOT / "demo_logs/pytorch_input_slow", tmp_path / "logs/slow")
     (tmp_path / "code").mkdir()

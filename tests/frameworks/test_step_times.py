@@ -34,7 +34,9 @@ def ratio_of(directory: Path, module: str, *arguments: object) -> tuple[float, i
     return report.overview.step_time_ns / recorded_ns, report.steps.used
 
 
-@pytest.mark.parametrize("loop", ["readback", "scan", "healthy"])
+@pytest.mark.parametrize(
+    "loop", [pytest.param("readback", marks=pytest.mark.nightly), "scan", "healthy"]
+)
 def test_a_loop_that_dispatches_ahead(loop: str, tmp_path: Path) -> None:
     ratio, used = ratio_of(tmp_path, "jax_dispatch", loop, "marked", 30)
     # The host marks 30 steps in a few milliseconds; each computes for some ten. So what the clock

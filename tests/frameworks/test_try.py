@@ -119,6 +119,7 @@ def tried(tmp_path: Path, checkout: Path, patch: str, *options: str) -> dict[str
     return result
 
 
+@pytest.mark.nightly
 def test_a_faster_change_is_proved(tmp_path: Path, checkout: Path) -> None:
     patch = patch_of((SLEEP, "        pass"))
     said = tried(tmp_path, checkout, patch, "--check", "0.*")

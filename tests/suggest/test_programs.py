@@ -140,7 +140,10 @@ print(json.dumps(results))
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize("framework", ["torch_", "ddp_", "keras_", "tf_", "jax_"])
+@pytest.mark.parametrize(
+    "framework",
+    ["torch_", "ddp_", pytest.param("keras_", marks=pytest.mark.nightly), "tf_", "jax_"],
+)
 def test_patched_programs_give_the_same_results(framework: str, tmp_path: Path) -> None:
     names = [name for name in NAMES if name.startswith(framework)]
     before, after = [], []
