@@ -181,7 +181,7 @@ def _of_operators(report: Json, view: Json) -> Iterator[str]:
 
 
 def _of_calls(report: Json, view: Json) -> Iterator[str]:
-    """Host and Device: trees of calls are of the same steps, window and kernels as the rest."""
+    """Host and Device: trees of calls are of the same steps as the rest, and add up."""
     overview, kernels = report["overview"], view["kernels"]
     if view["steps"] != max(overview["steps"], 1):
         yield f"calls of {view['steps']} steps, and {overview['steps']}"
@@ -192,9 +192,23 @@ def _of_calls(report: Json, view: Json) -> Iterator[str]:
         columns = zip(tree["total_ns"], tree["self_ns"], inside_ns, strict=False)
         if any(own_ns + inner_ns > total_ns for total_ns, own_ns, inner_ns in columns):
             yield f"{tree['label']}: calls hold more than they take"
-        if tree is not kernels and inside_ns[-1] > overview["window_ns"]:
-            yield f"{tree['label']}: {inside_ns[-1]} of {overview['window_ns']} ns"
-    of_kernels = (report["views"] or {}).get("kernels")
+
+
+def _of_calls_in_step(report: Json) -> Iterator[str]:
+    """Where nothing reaches beyond the steps, calls are within them, and kernels the same.
+
+    A call that begins in the steps counts whole, and a kernel counts where it was launched.
+    """
+    view = (report["views"] or {}).get("calls")
+    if view is None:
+        return
+    overview, kernels = report["overview"], view["kernels"]
+    for tree in view["threads"]:
+        rows = zip(tree["parent"], tree["total_ns"], strict=True)
+        top_ns = sum(total_ns for parent, total_ns in rows if parent < 0)
+        if top_ns > overview["window_ns"]:
+            yield f"{tree['label']}: {top_ns} of {overview['window_ns']} ns"
+    of_kernels = report["views"].get("kernels")
     if kernels and of_kernels and not kernels["truncated"]:
         rows = zip(kernels["kind"], kernels["self_ns"], strict=True)
         in_tree_ns = sum(own_ns for kind, own_ns in rows if kind == "kernel")
@@ -234,6 +248,8 @@ def differences_in(reports: Sequence[model.Report]) -> list[str]:
 def test_each_number_of_a_report_has_one_value() -> None:
     reports, _ = analyze_below(DEMOS, Config(with_views=True))
     assert differences_in(reports) == []
+    each = map(msgspec.to_builtins, reports)
+    assert [what for report in each for what in _of_calls_in_step(report)] == []
 
 
 def test_each_number_of_real_reports_has_one_value(corpus_document: Json) -> None:
