@@ -151,7 +151,8 @@ def _kept(program: Program, row: int, same: list[frozenset[int]]) -> frozenset[i
         return frozenset()
     sizes = _sizes(shape)
     if name == "broadcast":
-        spread = {shape.dims[place] for place in program.dimensions.get(row, ())}
+        places = program.dimensions.get(row, ())
+        spread = {shape.dims[place] for place in places if place < len(shape.dims)}
         kept = frozenset.intersection(*(same[of] for of in operands))
         return (sizes - spread) | (sizes & spread & kept)
     if name in _REORDERED:
