@@ -65,7 +65,7 @@ BUDGET = {
     # what it is for, and patches in the tab.
     # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
     # Timers of the whole run, as above, and hardware counters beside kernels.
-    "lines of Python and TOML": 135_325,
+    "lines of Python and TOML": 135_326,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
