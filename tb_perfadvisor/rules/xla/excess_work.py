@@ -148,7 +148,6 @@ _WHY = {
         " {} trips, devices compute what nobody needs."
     ),
     Avoidable.GATHERED: "Each of {} devices reads a small part of what all of them gather.",
-    Avoidable.SAME: "Of {} results along a dimension, all are the same.",
     Avoidable.PASSES: "They are {} passes over the same arrays; none needs another's result.",
 }
 _INSTEAD = {
@@ -158,7 +157,6 @@ _INSTEAD = {
     Avoidable.SUMS: ("sum-after-loop",),
     Avoidable.BUBBLE: ("more-micro-batches",),
     Avoidable.GATHERED: ("exchange-borders",),
-    Avoidable.SAME: ("once-for-all",),
     Avoidable.PASSES: ("one-pass",),
 }
 

@@ -50,7 +50,6 @@ from tb_perfadvisor.signals.program.loop_work import (
 )
 from tb_perfadvisor.signals.program.loops import reached
 from tb_perfadvisor.signals.program.moved_rows import is_one_hot_matrix, one_hot_products
-from tb_perfadvisor.signals.program.same_along import repeated_along
 from tb_perfadvisor.signals.program.useful_work import (
     PartlyUsed,
     costly_orders,
@@ -158,9 +157,7 @@ def excess_work(signals: Signals) -> tuple[Excess, ...]:
     """The parts that do much more than they need, the largest excess first."""
     found = [excess for program in _programs(signals) for excess in program.in_excess()]
     found += [
-        _of_work(work)
-        for works in (loop_work, repeated_along, gathers_read_in_part)
-        for work in works(signals)
+        _of_work(work) for works in (loop_work, gathers_read_in_part) for work in works(signals)
     ]
     found += [
         _of_work(work) for program in _programs(signals) for work in program.passes_over_arrays()

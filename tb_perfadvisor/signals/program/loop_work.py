@@ -68,7 +68,6 @@ class Avoidable(Enum):
     SUMS = "what trips add up is summed over the devices in each trip"
     GATHERED = "each device reads a part of what all of them gather"
     BUBBLE = "a pipeline of devices fills and drains"
-    SAME = "an operation computes the same for all elements along a dimension"
     PASSES = "several passes read the same array, though none needs another's result"
 
 
@@ -77,7 +76,7 @@ class AvoidableWork(Struct, frozen=True):
 
     running: Running
     trips: float
-    """Of the loop, passes over the array, elements that are the same, or devices."""
+    """Of the loop, passes over the array, or devices."""
     names: tuple[str, ...]
     """The operation that would gain most first."""
     time_ns: float

@@ -20,7 +20,7 @@ from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tb_perfadvisor.trace.program import Program
 
 _PASSED_ON = frozenset((*MOVES, "convert", "select"))
-ELEMENTWISE = frozenset(
+_ELEMENTWISE = frozenset(
     {
         *(
             "convert",
@@ -253,7 +253,7 @@ class ComputedBefore:
     def _attributes(self, row: int) -> object:
         """What else decides a value than its operands: by default, its place in the source."""
         name = self.program.name_of(row)
-        if name in ELEMENTWISE:
+        if name in _ELEMENTWISE:
             return name
         if name == "broadcast":
             return self.program.dimensions.get(row)
