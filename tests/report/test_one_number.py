@@ -195,9 +195,10 @@ def _of_calls(report: Json, view: Json) -> Iterator[str]:
 
 
 def _of_calls_in_step(report: Json) -> Iterator[str]:
-    """Where nothing reaches beyond the steps, calls are within them, and kernels the same.
+    """Where steps and their work end together, calls are within them, and kernels the same.
 
-    A call that begins in the steps counts whole, and a kernel counts where it was launched.
+    In other recordings, calls of one thread may overlap. The tree has the kernels that belong to
+    the steps, and the table those that run during them, as the page says.
     """
     view = (report["views"] or {}).get("calls")
     if view is None:

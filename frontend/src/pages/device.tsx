@@ -51,7 +51,7 @@ function ByModule({ captureId }: { captureId: string }): JSX.Element {
             <>
               <div class="card-head">
                 <h2 id="device-tree">{view.shows_modules ? "By module or range, operator and kernel" : "By operator and kernel"}</h2>
-                <p class="muted">of all work of the device, with collectives and copies</p>
+                <p class="muted">all work of these steps, also where it runs after them, with collectives and copies; the table counts what runs during them</p>
                 <Segments label="Show the tree as" options={LOOK_NAMES} chosen={look} choose={setLook} />
               </div>
               <Below name="tree">
