@@ -210,9 +210,7 @@ train(head.parameters(), 4, training)
 """
 
 
-def recorded(
-    program: str, module: str, folder: Path, every: int = 60, **environment: str
-) -> str:
+def recorded(program: str, module: str, folder: Path, every: int = 60, **environment: str) -> str:
     return recorded_and_printed(program, module, folder, every, **environment)[0]
 
 
