@@ -66,8 +66,8 @@ class Budget:
             self.expect(json_items(bytes(text)))
 
     def is_large(self, size_bytes: int) -> bool:
-        """Whether a text must be looked at: short ones, which nearly all are, fit in any case."""
-        return ITEM_BYTES * size_bytes > FREE_BYTES - self.kept_bytes
+        """Whether the values of a text must be counted: those of recordings fit in any case."""
+        return not self.has_room(_ITEMS_OF_OBJECT * size_bytes)
 
 
 def json_items(text: bytes) -> int:
