@@ -1073,9 +1073,6 @@ export interface MemoryHolder {
 }
 /** The memory of the reference worker's busiest device, or of the host without a device. */
 export interface MemoryView {
-  device: number | null;
-  is_relative: boolean;
-  changes: number;
   at_ns: number[];
   allocated_bytes: number[];
   reserved_bytes: number[] | null;
@@ -1084,10 +1081,13 @@ export interface MemoryView {
   step: number[];
   step_end_ns: number[];
   step_end_bytes: number[];
-  step_peak_bytes: number[] | null;
   categories: CategoryBytes[];
   course: CategoryCourse[];
   phases: PhaseStart[];
+  device: number | null;
+  is_relative: boolean;
+  changes: number;
+  step_peak_bytes: number[] | null;
   batch_room: LargerBatchRoom | null;
   alive: MemoryHolder[];
   alive_truncated: number;
@@ -1250,15 +1250,26 @@ export interface SnapshotReserved {
   in_free_segments_bytes: number;
   largest_free_bytes: number;
 }
-/** The device with the highest peak in the reference worker's memory snapshot. */
+/**
+ * The device with the highest peak in the reference worker's memory snapshot.
+ *
+ * Times are since the first event.
+ */
 export interface SnapshotView {
+  at_ns: number[];
+  allocated_bytes: number[];
+  reserved_bytes: number[] | null;
+  capacity_bytes: number | null;
+  peak_at_ns: number;
+  step: number[];
+  step_end_ns: number[];
+  step_end_bytes: number[];
+  categories: CategoryBytes[];
+  course: CategoryCourse[];
+  phases: PhaseStart[];
   file: string;
   device: number;
   events: number;
-  at_ns: number[];
-  allocated_bytes: number[];
-  reserved_bytes: number[];
-  capacity_bytes: number | null;
   peak_allocated_bytes: number;
   peak_reserved_bytes: number;
   alive: LineHolder[];

@@ -4,15 +4,14 @@ import { formatBytes, formatDuration, formatTick } from "../format";
 import type { MemoryView } from "../report";
 
 /** Memory of a profile or of a snapshot. */
-export type MemoryCourse = Pick<
+export type Course = Pick<
   MemoryView,
-  "at_ns" | "allocated_bytes" | "reserved_bytes" | "capacity_bytes" | "step" | "step_end_ns" | "step_end_bytes"
-> &
-  Partial<Pick<MemoryView, "course" | "phases">>;
-
+  | "at_ns" | "allocated_bytes" | "reserved_bytes" | "capacity_bytes" | "peak_at_ns" | "step" | "step_end_ns" | "step_end_bytes"
+  | "categories" | "course" | "phases"
+>;
 /** What memory is for, from the bottom up: what stays comes first. */
 export const CATEGORIES: Record<string, { label: string; color: string }> = {
-  parameters: { label: "trained parameters", color: "var(--cause-compute-64)" },
+  parameters: { label: "parameters", color: "var(--cause-compute-64)" },
   earlier: { label: "other memory from before the recording", color: "var(--cause-queued)" },
   "optimizer-state": { label: "optimizer state", color: "var(--cause-copies)" },
   gradients: { label: "gradients", color: "var(--cause-compiling)" },
@@ -41,7 +40,7 @@ interface Point {
   reserved: number | null;
 }
 
-export function memoryPoints(view: MemoryCourse): Point[] {
+export function memoryPoints(view: Course): Point[] {
   const from = view.at_ns[0] ?? 0;
   let last = -1;
   return view.at_ns.map((ns, index) => {
@@ -51,7 +50,8 @@ export function memoryPoints(view: MemoryCourse): Point[] {
   });
 }
 
-const peakOf = (view: MemoryCourse): number =>
+/** The place of the peak among the points. */
+export const peakOf = (view: Course): number =>
   view.allocated_bytes.reduce((best, bytes, at) => (bytes > (view.allocated_bytes[best] ?? 0) ? at : best), 0);
 
 /** How long the recording of a course is, and how high its axis reaches. */
@@ -60,7 +60,7 @@ export interface Extent {
   bytes: number;
 }
 
-export function extentOf(view: MemoryCourse): Extent {
+export function extentOf(view: Course): Extent {
   const points = memoryPoints(view);
   const top = Math.max(0, ...points.map(({ bytes, reserved }) => Math.max(bytes, reserved ?? 0)));
   const capacity = view.capacity_bytes;
@@ -74,14 +74,14 @@ interface CategoryPoint {
 }
 
 /** The points of all categories, for a stack. */
-function categoryPoints(view: MemoryCourse, points: Point[]): CategoryPoint[] {
-  return (view.course ?? []).flatMap(({ category, bytes }) =>
+function categoryPoints(view: Course, points: Point[]): CategoryPoint[] {
+  return view.course.flatMap(({ category, bytes }) =>
     points.map(({ ns }, at) => ({ ns, bytes: bytes[at] ?? 0, category })),
   );
 }
 
 /** The parts of steps from one beginning to the next, since the first change. */
-export function phaseStretches({ phases = [], at_ns }: MemoryCourse, toNs: number): { from: number; to: number; phase: string }[] {
+export function phaseStretches({ phases, at_ns }: Course, toNs: number): { from: number; to: number; phase: string }[] {
   const fromNs = at_ns[0] ?? 0;
   return phases
     .map(({ at_ns: ns, phase }, at) => ({
@@ -102,7 +102,7 @@ export function byteTicks(top: number): number[] {
 }
 
 /** `extent` is that of the axes, of two courses one above the other. */
-export function drawMemory(view: MemoryCourse, width: number, extent: Extent = extentOf(view)): Plot.PlotOptions {
+export function drawMemory(view: Course, width: number, extent: Extent = extentOf(view)): Plot.PlotOptions {
   const points = memoryPoints(view);
   const capacity = view.capacity_bytes;
   const isSeen = capacity !== null && capacity <= extent.bytes;

@@ -1,15 +1,13 @@
 // A memory snapshot: memory over time, who holds the peak, what grew, what is reserved, what failed.
 import type { JSX } from "preact";
-import { useCallback } from "preact/hooks";
-import { drawMemory, type MemoryCourse } from "../charts/memory-chart";
-import { PlotFigure } from "../charts/plot-figure";
 import { formatBytes, formatPlural, formatShare } from "../format";
 import type { LineHolder, SnapshotDevice, SnapshotFailure, SnapshotGrowth, SnapshotReserved, SnapshotView } from "../report";
-import { nameInLink, useFlag } from "../state/linked";
+import { Below, nameInLink, useFlag } from "../state/linked";
 import { Head } from "../widgets/head";
 import { LongName } from "../widgets/name";
 import { PlainTable } from "../widgets/plain-table";
 import { type Column, SortableTable } from "../widgets/sortable-table";
+import { MemoryCourse } from "./memory-course";
 
 const EARLIER = "before the history, or an unknown line";
 
@@ -26,22 +24,8 @@ export function describeSnapshot(view: SnapshotView): string {
   return `${peak}, ${formatShare(view.peak_allocated_bytes / view.capacity_bytes)} of capacity`;
 }
 
-export function courseOf(view: SnapshotView): MemoryCourse {
-  const steps = view.growth === null || view.growth.is_inferred ? [] : view.growth.steps;
-  return {
-    at_ns: view.at_ns,
-    allocated_bytes: view.allocated_bytes,
-    reserved_bytes: view.reserved_bytes,
-    capacity_bytes: view.capacity_bytes,
-    step: steps.map((_, index) => index),
-    step_end_ns: steps.map(({ at_ns }) => at_ns),
-    step_end_bytes: steps.map(({ allocated_bytes }) => allocated_bytes),
-  };
-}
-
-export function SnapshotOf({ view, isAlone }: { view: SnapshotView; isAlone: boolean }): JSX.Element {
-  const draw = useCallback((width: number) => drawMemory(courseOf(view), width), [view]);
-  const hasSteps = view.growth !== null && !view.growth.is_inferred;
+export function SnapshotOf({ view, captureId, isAlone }: { view: SnapshotView; captureId: string; isAlone: boolean }): JSX.Element {
+  const [holder] = view.alive.filter(({ line }) => line !== null);
   return (
     <>
       <Head
@@ -55,31 +39,16 @@ export function SnapshotOf({ view, isAlone }: { view: SnapshotView; isAlone: boo
         ]}
       />
       {view.failure !== null && <Failure failure={view.failure} />}
-      <section class="card" aria-labelledby="snapshot-course">
-        <div class="card-head">
-          <h2 id="snapshot-course">Memory over the history</h2>
-          {hasSteps && <p class="muted">dotted lines: beginnings of steps</p>}
-        </div>
-        {view.at_ns.length > 1 ? (
-          <>
-            <PlotFigure label={`Peak device memory: ${formatBytes(view.peak_allocated_bytes)}.`} draw={draw} />
-            <ul class="legend-row">
-              <li>
-                <span class="swatch" style={{ background: "var(--accent)" }} aria-hidden="true" /> allocated
-              </li>
-              <li>
-                <span class="swatch" style={{ background: "var(--cause-communication)" }} aria-hidden="true" /> reserved by the
-                allocator
-              </li>
-            </ul>
-          </>
-        ) : (
-          <p class="muted">The snapshot has no history with times, only what was allocated when it was taken.</p>
-        )}
-        {!view.is_whole && (
-          <p class="muted">The history does not end in the state of the snapshot, so a part of it is missing.</p>
-        )}
-      </section>
+      <Below name="snapshot">
+        <MemoryCourse
+          view={view}
+          captureId={captureId}
+          label={`Peak device memory: ${formatBytes(view.peak_allocated_bytes)}`}
+          holder={holder ? `The line that allocated most of it is ${holder.line}: ${formatBytes(holder.bytes)}.` : ""}
+          isSnapshot
+        />
+      </Below>
+      {!view.is_whole && <p class="muted">The history does not end in the state of the snapshot, so a part of it is missing.</p>}
       <section aria-labelledby="snapshot-alive">
         <div class="section-head">
           <h2 id="snapshot-alive">Allocated at the peak</h2>

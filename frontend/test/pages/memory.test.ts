@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { phaseStretches } from "../../src/charts/memory-chart";
-import { describeBatchRoom, explainPeak } from "../../src/pages/memory";
+import { describeBatchRoom, describeHolder } from "../../src/pages/memory";
+import { explainPeak } from "../../src/pages/memory-course";
 import type { MemoryView } from "../../src/report";
 
 test("the batch that fits is a range", () => {
@@ -19,12 +20,12 @@ test("the peak is explained by its pass, its step and what it holds", () => {
     alive: [{ operator: null, bytes: 20 }, { operator: "aten::linear", bytes: 20 }],
   } as unknown as MemoryView;
   assert.equal(
-    explainPeak(view),
+    explainPeak(view, describeHolder(view)),
     "The peak is 5.00 ms after the first change, in the backward pass of step 8. It holds 75.0 % activations, 25.0 % gradients. " +
       "Most that was allocated in the recording is from aten::linear: 20 B.",
   );
   const bare = { ...view, phases: [], categories: [], alive: [], step: [], step_end_ns: [] };
-  assert.equal(explainPeak(bare), "The peak is 5.00 ms after the first change.");
+  assert.equal(explainPeak(bare, describeHolder(bare)), "The peak is 5.00 ms after the first change.");
 });
 
 test("the passes last until the next one begins, and none longer than the recording", () => {

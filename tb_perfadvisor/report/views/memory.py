@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import numpy as np
 
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.core.memory_categories import MemoryCategory
 from tb_perfadvisor.signals.device.memory_use import (
     alive_by_operator,
     batch_room,
@@ -15,6 +18,7 @@ from tb_perfadvisor.signals.device.memory_use import (
     peak_by_step,
     phase_starts,
 )
+from tb_perfadvisor.trace.tables import Int64
 
 MAX_POINTS = 1_000
 MAX_HOLDERS = 50
@@ -66,7 +70,30 @@ class LargerBatchRoom(msgspec.Struct, frozen=True, kw_only=True):
     high: float
 
 
-class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryOverTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory over time by what it is for, of a profile or of a memory snapshot."""
+
+    at_ns: list[int]
+    """The points keep the maximum between any two of them. Empty if the file has no times."""
+    allocated_bytes: list[int]
+    reserved_bytes: list[int] | None
+    """What the allocator has reserved, which includes the allocated memory."""
+    capacity_bytes: int | None
+    peak_at_ns: int
+    step: list[int]
+    """The steps' numbers."""
+    step_end_ns: list[int]
+    step_end_bytes: list[int]
+    """Allocated memory at the end of each step."""
+    categories: list[CategoryBytes]
+    """Memory at the peak by what it is for, the largest first; empty if unknown."""
+    course: list[CategoryCourse]
+    """Memory over time by what it is for; empty if unknown."""
+    phases: list[PhaseStart]
+    """When the parts of each step begin, in order of time; empty if unknown."""
+
+
+class MemoryView(MemoryOverTime, frozen=True, kw_only=True):
     """The memory of the reference worker's busiest device, or of the host without a device."""
 
     device: int | None
@@ -74,26 +101,9 @@ class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
     is_relative: bool
     """Counted from the start of the recording; more may have been allocated before."""
     changes: int
-    """Number of changes in the profile. The points keep the maximum between any two of them."""
-    at_ns: list[int]
-    allocated_bytes: list[int]
-    reserved_bytes: list[int] | None
-    """What the allocator has reserved, which includes the allocated memory."""
-    capacity_bytes: int | None
-    peak_at_ns: int
-    step: list[int]
-    """The used steps' numbers."""
-    step_end_ns: list[int]
-    step_end_bytes: list[int]
-    """Allocated memory at the end of each step."""
+    """Number of changes in the profile."""
     step_peak_bytes: list[int] | None
     """The most allocated memory in each step; None without steps."""
-    categories: list[CategoryBytes]
-    """Memory at the peak by what it is for, the largest first; empty if unknown."""
-    course: list[CategoryCourse]
-    """Memory over time by what it is for; empty if unknown."""
-    phases: list[PhaseStart]
-    """When the parts of each step begin, in order of time; empty if unknown."""
     batch_room: LargerBatchRoom | None
     """None if activations, the rest of the memory or the capacity are unknown."""
     alive: list[MemoryHolder]
@@ -112,9 +122,6 @@ def make_memory_view(signals: Signals) -> MemoryView | None:
     holders = alive_by_operator(signals, use, use.peak)
     categories, room, peaks = memory_categories(signals), batch_room(signals), peak_by_step(signals)
     held = categories.at_peak if categories is not None else {}
-    course = categories_at(signals, use.at_ns[picks])
-    at_ends = categories_at(signals, steps.host_end_ns)
-    nothing = np.zeros(len(steps), dtype=np.int64)
     return MemoryView(
         device=use.device,
         is_relative=not use.has_totals,
@@ -129,18 +136,12 @@ def make_memory_view(signals: Signals) -> MemoryView | None:
         step_end_ns=steps.host_end_ns.tolist(),
         step_end_bytes=use.allocated_at(steps.host_end_ns).tolist(),
         step_peak_bytes=None if peaks is None else peaks.tolist(),
-        categories=[
-            CategoryBytes(category=category.value, bytes=size)
-            for category, size in sorted(held.items(), key=lambda item: -item[1])
-        ],
-        course=[
-            CategoryCourse(
-                category=category.value,
-                bytes=held_bytes.tolist(),
-                step_end_bytes=at_ends.get(category, nothing).tolist(),
-            )
-            for category, held_bytes in course.items()
-        ],
+        categories=category_bytes(held),
+        course=category_courses(
+            categories_at(signals, use.at_ns[picks]),
+            categories_at(signals, steps.host_end_ns),
+            len(steps),
+        ),
         phases=[PhaseStart(at_ns=ns, phase=phase.value) for ns, phase in phase_starts(signals)],
         batch_room=None if room is None else LargerBatchRoom(low=room.low, high=room.high),
         alive=[
@@ -155,3 +156,26 @@ def make_memory_view(signals: Signals) -> MemoryView | None:
         ],
         alive_truncated=max(len(holders) - MAX_HOLDERS, 0),
     )
+
+
+def category_bytes(held: Mapping[MemoryCategory, int]) -> list[CategoryBytes]:
+    """Categories for a view, the largest first."""
+    return [
+        CategoryBytes(category=category.value, bytes=size)
+        for category, size in sorted(held.items(), key=lambda item: -item[1])
+    ]
+
+
+def category_courses(
+    course: Mapping[MemoryCategory, Int64], at_step_ends: Mapping[MemoryCategory, Int64], steps: int
+) -> list[CategoryCourse]:
+    """Categories over time for a view, at its points and at the ends of its steps."""
+    nothing = np.zeros(steps, dtype=np.int64)
+    return [
+        CategoryCourse(
+            category=category.value,
+            bytes=held.tolist(),
+            step_end_bytes=at_step_ends.get(category, nothing).tolist(),
+        )
+        for category, held in course.items()
+    ]

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
+from tb_perfadvisor.report.views.memory import (
+    MemoryOverTime,
+    PhaseStart,
+    category_bytes,
+    category_courses,
+)
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.memory import sample_maxima
 from tb_perfadvisor.signals.ranks.rank_summary import snapshot_peaks
+from tb_perfadvisor.signals.snapshots.categories import SnapshotCategories, snapshot_categories
 from tb_perfadvisor.signals.snapshots.course import (
     Course,
     exhaustion,
@@ -16,12 +24,21 @@ from tb_perfadvisor.signals.snapshots.course import (
     reserved,
     snapshot_capacity_bytes,
 )
-from tb_perfadvisor.signals.snapshots.sites import LineMemory, by_line, growth, line_of, shown
+from tb_perfadvisor.signals.snapshots.sites import (
+    Growth,
+    LineMemory,
+    by_line,
+    growth,
+    line_of,
+    shown,
+)
+from tb_perfadvisor.trace.tables import Int64
 
 MAX_POINTS = 1_000
 MAX_HOLDERS = 50
 MAX_FRAMES = 20
 MAX_DEVICES = 256
+_NUMBERED = "ProfilerStep#"
 
 
 class LineHolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,19 +106,16 @@ class SnapshotDevice(msgspec.Struct, frozen=True, kw_only=True):
     reserved_bytes: int
 
 
-class SnapshotView(msgspec.Struct, frozen=True, kw_only=True):
-    """The device with the highest peak in the reference worker's memory snapshot."""
+class SnapshotView(MemoryOverTime, frozen=True, kw_only=True):
+    """The device with the highest peak in the reference worker's memory snapshot.
+
+    Times are since the first event.
+    """
 
     file: str
     device: int
     events: int
     """Of all devices."""
-    at_ns: list[int]
-    """Since the first event; empty if the file has no times. The points keep the maximum between
-    any two of them, like the columns below."""
-    allocated_bytes: list[int]
-    reserved_bytes: list[int]
-    capacity_bytes: int | None
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     alive: list[LineHolder]
@@ -121,21 +135,34 @@ def make_snapshot_view(signals: Signals) -> SnapshotView | None:
     if course is None:
         return None
     picks = sample_maxima(course.allocated_bytes, MAX_POINTS)
+    picks = picks if course.has_times else picks[:0]
     holders = by_line(course.allocations.alive_in(course.peak), course.snapshot.stacks)
-    held = reserved(course)
+    held, found, grown = reserved(course), snapshot_categories(signals), growth(course)
+    number, ends = _steps(course, grown)
     return SnapshotView(
         file=course.snapshot.path,
         device=course.device,
         events=len(course.snapshot.events),
-        at_ns=course.at_ns[picks].tolist() if course.has_times else [],
-        allocated_bytes=course.allocated_bytes[picks].tolist() if course.has_times else [],
-        reserved_bytes=course.reserved_bytes[picks].tolist() if course.has_times else [],
+        at_ns=course.at_ns[picks].tolist(),
+        allocated_bytes=course.allocated_bytes[picks].tolist(),
+        reserved_bytes=course.reserved_bytes[picks].tolist(),
         capacity_bytes=snapshot_capacity_bytes(signals),
+        peak_at_ns=int(course.at_ns[course.peak]),
+        step=number,
+        step_end_ns=course.at_ns[ends].tolist(),
+        step_end_bytes=course.allocated_bytes[ends].tolist(),
+        categories=category_bytes(
+            {category: int(size[0]) for category, size in found.at(np.array([course.peak])).items()}
+        )
+        if found
+        else [],
+        course=category_courses(found.at(picks), found.at(ends), len(ends)) if found else [],
+        phases=_phases(course, found) if found else [],
         peak_allocated_bytes=course.peak_allocated_bytes,
         peak_reserved_bytes=course.peak_reserved_bytes,
         alive=_lines(course, holders),
         alive_truncated=max(len(holders) - MAX_HOLDERS, 0),
-        growth=_growth(course),
+        growth=_growth(course, grown),
         reserved=SnapshotReserved(
             segments=held.segments,
             reserved_bytes=held.reserved_bytes,
@@ -172,8 +199,32 @@ def _lines(course: Course, holders: Sequence[LineMemory]) -> list[LineHolder]:
     ]
 
 
-def _growth(course: Course) -> SnapshotGrowth | None:
-    found = growth(course)
+def _steps(course: Course, grown: Growth | None) -> tuple[list[int], Int64]:
+    """The numbers of the annotated steps, and the states at their ends."""
+    rows = grown.rows if grown is not None else np.empty(0, dtype=np.int64)
+    table = course.snapshot.annotations
+    rows = rows[table.end_ns[rows] >= 0][-MAX_POINTS:]
+    names = [table.names[name] for name in table.name[rows].tolist()]
+    # Only the profiler numbers its steps.
+    numbers = [
+        int(name.partition(_NUMBERED)[2]) if name.startswith(_NUMBERED) else place
+        for place, name in enumerate(names)
+    ]
+    return numbers, course.states_at(table.end_ns[rows]) if len(rows) else rows
+
+
+def _phases(course: Course, found: SnapshotCategories) -> list[PhaseStart]:
+    """Where the parts of steps begin; empty if there are too many to be drawn."""
+    if not course.has_times or len(found.phases) > MAX_POINTS:
+        return []
+    last = len(course) - 1
+    return [
+        PhaseStart(at_ns=int(course.at_ns[min(state + 1, last)]), phase=phase.value)
+        for state, phase in found.phases
+    ]
+
+
+def _growth(course: Course, found: Growth | None) -> SnapshotGrowth | None:
     if found is None:
         return None
     picks = sample_maxima(found.allocated_bytes, MAX_POINTS)

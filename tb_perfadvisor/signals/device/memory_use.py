@@ -3,12 +3,6 @@
 An allocation lives until the next change at its address. Memory whose allocation was not recorded
 was allocated before the recording: parameters, optimizer state and so on.
 
-What memory holds in training: gradients, activations, optimizer state and so on.
-
-PyTorch's allocator records who allocates and when, not what for. The life of an allocation tells:
-gradients are allocated in the backward pass and alive when the optimizer starts, activations are
-allocated in the forward pass and alive when the backward pass starts.
-
 Whether PyTorch's caching allocator keeps freed memory, by what the profile proves.
 
 PyTorch asks the driver for large pieces of memory, cuts tensors from them, and keeps the pieces
@@ -31,6 +25,16 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.memory import sample_maxima
+from tb_perfadvisor.signals.core.memory_categories import (
+    NEVER,
+    Lives,
+    MemoryCategory,
+    Phase,
+    categorize,
+    gradient_bytes,
+    held_by_category,
+    name_earlier,
+)
 from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
@@ -39,27 +43,13 @@ from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
 from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.nesting import outermost
-from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.trace.tables import Int8, Int32, Int64
 
-_NEVER = np.iinfo(np.int64).max
 _BACKWARD = "autograd::engine::evaluate_function: "
 """Prefix of the name of each node (torch/csrc/autograd/engine.cpp)."""
 _GRADIENTS = "gradient_tape/"
 """The name scope of tf.GradientTape (tensorflow/python/eager/backprop.py)."""
 _OPTIMIZER = "Optimizer.step#"
-
-
-class Phase(Enum):
-    """The part of a step in which memory was allocated."""
-
-    BEFORE = "before-recording"
-    INPUT = "input"
-    FORWARD = "forward"
-    """By an operator outside of the other phases."""
-    BACKWARD = "backward"
-    OPTIMIZER = "optimizer"
-    OTHER = "other"
-    """By no recorded operator."""
 
 
 class Allocations(Struct, frozen=True):
@@ -75,6 +65,11 @@ class Allocations(Struct, frozen=True):
     def __len__(self) -> int:
         """Number of allocations."""
         return len(self.bytes)
+
+    @property
+    def lives(self) -> Lives:
+        """When they are alive."""
+        return Lives(self.bytes, self.at_ns, self.freed_ns)
 
     def select(self, mask: NDArray[np.bool_]) -> Allocations:
         """The allocations that a mask selects; shape of the mask: (n,)."""
@@ -162,7 +157,7 @@ def _allocations(trace: Trace, entries: NDArray[np.int64]) -> Allocations:
     change, at, address = table.bytes[entries], table.at_ns[entries], table.address[entries]
     order = np.argsort(address, kind="stable")
     has_next = np.flatnonzero(address[order][1:] == address[order][:-1])
-    freed = np.full(len(entries), _NEVER, dtype=np.int64)
+    freed = np.full(len(entries), NEVER, dtype=np.int64)
     freed[order[has_next]] = at[order[has_next + 1]]
     allocated = np.flatnonzero(change > 0)
     return Allocations(
@@ -201,26 +196,16 @@ def _outermost_operators(trace: Trace, rows: Int32) -> Int32:
     return np.where(rows >= 0, found[rows], -1).astype(np.int32)
 
 
-def phases_of(trace: Trace, rows: Int32) -> NDArray[np.str_]:
-    """The value of the `Phase` of each event, -1 for none; shape (n,)."""
-    values = np.array([phase.value for phase in Phase])
-    return values[_phases(trace, rows, _outermost_operators(trace, rows))]
-
-
-def _phases(trace: Trace, rows: Int32, operator: Int32) -> NDArray[np.int8]:
-    """Index into `Phase` of each event; shape (n,).
-
-    `rows` may be -1, and so may `operator`, the outermost operator around each event.
-    """
-    events = trace.events
-    index = {phase: number for number, phase in enumerate(Phase)}
+def _phases(trace: Trace, rows: Int32) -> Int8:
+    """The code of the `Phase` of each event; -1 is none; shape (n,)."""
+    events, operator = trace.events, _outermost_operators(trace, rows)
     marks = np.full(len(events), -1, dtype=np.int8)
-    marks[events.kind == EventKind.INPUT_WAIT] = index[Phase.INPUT]
-    marks[is_in(events.name, _with_prefix(trace, _OPTIMIZER))] = index[Phase.OPTIMIZER]
+    marks[events.kind == EventKind.INPUT_WAIT] = Phase.INPUT.code
+    marks[is_in(events.name, _with_prefix(trace, _OPTIMIZER))] = Phase.OPTIMIZER.code
     is_backward = is_in(events.name, _in_gradient_tape(trace))
     is_backward |= is_in(events.name, _with_prefix(trace, _BACKWARD))
-    marks[is_backward] = index[Phase.BACKWARD]
-    phases = np.where(operator >= 0, index[Phase.FORWARD], index[Phase.OTHER]).astype(np.int8)
+    marks[is_backward] = Phase.BACKWARD.code
+    phases = np.where(operator >= 0, Phase.FORWARD.code, Phase.OTHER.code).astype(np.int8)
     marked = np.where(rows >= 0, outermost(events.parent, marks >= 0)[rows], -1)
     phases[marked >= 0] = marks[marked[marked >= 0]]
     return phases
@@ -267,7 +252,7 @@ def by_operator(signals: Signals, allocations: Allocations) -> tuple[Holder, ...
     name = np.where(operator >= 0, trace.events.name[operator], -1)
     module = np.where(rows >= 0, origins.module[rows], -1)
     keys, inverse, count = np.unique(
-        np.stack((name, module, _phases(trace, rows, operator))),
+        np.stack((name, module, _phases(trace, rows))),
         axis=1,
         return_inverse=True,
         return_counts=True,
@@ -299,27 +284,6 @@ ROOM_SHARE: Final = 0.9
 """Of the capacity. Fragmentation and workspaces commonly take the last 10 %."""
 
 
-class MemoryCategory(Enum):
-    """What memory is for."""
-
-    PARAMETERS = "parameters"
-    """Those that are trained: as large as their gradients, which have the same shapes and types."""
-    GRADIENTS = "gradients"
-    OPTIMIZER_STATE = "optimizer-state"
-    """Allocated by the optimizer while it was recorded. Earlier state is `EARLIER`."""
-    ACTIVATIONS = "activations"
-    INPUT = "input"
-    TEMPORARY = "temporary"
-    """Freed in the part of the step that allocated it."""
-    EARLIER = "earlier"
-    """Other memory from before the recording: optimizer state, frozen parameters, buffers, and
-    parameters and gradients where gradients are kept from step to step."""
-    UNKNOWN = "unknown"
-
-
-_CATEGORIES: Final = tuple(MemoryCategory)
-
-
 class MemoryCategories(Struct, frozen=True):
     """What the memory of the peak holds, and how it grows with the batch."""
 
@@ -330,8 +294,10 @@ class MemoryCategories(Struct, frozen=True):
     """The part that grows with the batch: activations, input and temporary memory."""
     fixed_bytes: int | None
     """The rest; None if memory from before the recording is unknown."""
-    of_each: NDArray[np.int64]
-    """Index into `MemoryCategory` of each of the recorded allocations."""
+    of_each: Int8
+    """The code of each of the recorded allocations."""
+    trained_bytes: int
+    """Of what is from before the recording, the parameters that have gradients."""
 
 
 class BatchRoom(Struct, frozen=True):
@@ -354,24 +320,20 @@ def memory_categories(signals: Signals) -> MemoryCategories | None:
     starts = _starts(signals)
     if starts is None:
         return None
-    category = _category_of_each(signals, use.allocations, *starts)
-    gradients = _gradient_bytes(use.allocations, category, starts[1])
-    peak_ns = int(use.at_ns[use.peak])
-    alive = (use.allocations.at_ns <= peak_ns) & (use.allocations.freed_ns > peak_ns)
-    total = np.bincount(
-        category[alive], weights=use.allocations.bytes[alive], minlength=len(_CATEGORIES)
-    ).astype(np.int64)
-    held = dict(zip(_CATEGORIES, total.tolist(), strict=True))
-    growing = (MemoryCategory.ACTIVATIONS, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)
-    with_batch = sum(held[name] for name in growing)
+    lives = use.allocations.lives
+    of_each = categorize(lives, _phases(signals.trace, use.allocations.row), *starts)
+    trained = gradient_bytes(lives, of_each, starts[1])
+    peak = use.at_ns[[use.peak]]
     earlier = use.preexisting_bytes(use.peak)
-    if earlier is not None:
-        parameters = gradients if gradients <= earlier else 0
-        held[MemoryCategory.PARAMETERS] = parameters
-        held[MemoryCategory.EARLIER] = earlier - parameters
+    held = held_by_category(lives, of_each, peak)
+    growing = (MemoryCategory.ACTIVATIONS, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)
+    with_batch = sum(int(held[name][0]) for name in growing)
+    if earlier is not None and trained > earlier:
+        trained = 0
+    held = name_earlier(held, np.array([earlier or 0]), trained)
     fixed = None if earlier is None else int(use.allocated_bytes[use.peak]) - with_batch
-    at_peak = {name: size for name, size in held.items() if size}
-    return MemoryCategories(at_peak, with_batch, fixed, category)
+    at_peak = {name: int(size[0]) for name, size in held.items()}
+    return MemoryCategories(at_peak, with_batch, fixed, of_each, trained)
 
 
 def categories_at(signals: Signals, times_ns: Int64) -> dict[MemoryCategory, Int64]:
@@ -383,23 +345,11 @@ def categories_at(signals: Signals, times_ns: Int64) -> dict[MemoryCategory, Int
     use, categories = memory_use(signals), memory_categories(signals)
     if use is None or use.allocations is None or categories is None:
         return {}
-    allocations = use.allocations
-
-    def held_at(rows: NDArray[np.int64], changes_ns: Int64) -> Int64:
-        order = rows[np.argsort(changes_ns[rows], kind="stable")]
-        held = np.append(0, np.cumsum(allocations.bytes[order]))
-        return held[np.searchsorted(changes_ns[order], times_ns, "right")]
-
-    found = {}
-    for code, category in enumerate(_CATEGORIES):
-        rows = np.flatnonzero(categories.of_each == code)
-        found[category] = held_at(rows, allocations.at_ns) - held_at(rows, allocations.freed_ns)
+    held = held_by_category(use.allocations.lives, categories.of_each, times_ns)
+    earlier = np.zeros(len(times_ns), dtype=np.int64)
     if use.has_totals:
-        earlier = np.maximum(use.allocated_at(times_ns) - np.sum(list(found.values()), axis=0), 0)
-        trained = categories.at_peak.get(MemoryCategory.PARAMETERS, 0)
-        found[MemoryCategory.PARAMETERS] = np.minimum(earlier, trained)
-        found[MemoryCategory.EARLIER] = earlier - found[MemoryCategory.PARAMETERS]
-    return {category: held for category, held in found.items() if held.any()}
+        earlier = np.maximum(use.allocated_at(times_ns) - np.sum(list(held.values()), axis=0), 0)
+    return name_earlier(held, earlier, categories.trained_bytes)
 
 
 def phase_starts(signals: Signals) -> list[tuple[int, Phase]]:
@@ -440,8 +390,8 @@ def forward_device_ns(signals: Signals) -> int:
     """Device work that the forward passes of the used window launch, without copies."""
     trace, rows = signals.trace, work_rows(signals)
     rows = rows[trace.events.kind[rows] == EventKind.KERNEL]
-    phase = phases_of(trace, operators_of(signals, rows))
-    return int(trace.events.duration_ns[rows[phase == "forward"]].sum())
+    phase = _phases(trace, operators_of(signals, rows))
+    return int(trace.events.duration_ns[rows[phase == Phase.FORWARD.code]].sum())
 
 
 @memoized
@@ -481,49 +431,6 @@ def _named(signals: Signals, prefixes: tuple[str, ...]) -> NDArray[np.int64]:
     names = [index for index, text in enumerate(trace.strings) if text.startswith(prefixes)]
     is_host = trace.events.kind != EventKind.DEVICE_ANNOTATION
     return np.flatnonzero(np.isin(trace.events.name, names) & is_host)
-
-
-def _category_of_each(
-    signals: Signals, allocations: Allocations, backward_ns: Int64, optimizer_ns: Int64
-) -> NDArray[np.int64]:
-    """Index into `MemoryCategory` of each allocation; shape (n,)."""
-    phase = phases_of(signals.trace, allocations.row)
-
-    def is_alive_at_next(starts_ns: Int64) -> NDArray[np.bool_]:
-        following = np.searchsorted(starts_ns, allocations.at_ns, "right")
-        begins = np.append(starts_ns, np.iinfo(np.int64).max)[following]
-        return allocations.freed_ns > begins
-
-    def is_freed(before_ns: Int64) -> NDArray[np.bool_]:
-        """Freed before the next of some moments, or at all."""
-        return ~is_alive_at_next(before_ns) & (allocations.freed_ns < np.iinfo(np.int64).max)
-
-    code = {name: index for index, name in enumerate(_CATEGORIES)}
-    found = np.full(len(allocations), code[MemoryCategory.UNKNOWN], dtype=np.int64)
-    for name, later, starts_ns in (
-        ("forward", MemoryCategory.ACTIVATIONS, backward_ns),
-        ("backward", MemoryCategory.GRADIENTS, optimizer_ns),
-        ("optimizer", MemoryCategory.OPTIMIZER_STATE, backward_ns),
-    ):
-        is_in = phase == name
-        found[is_in & is_freed(starts_ns)] = code[MemoryCategory.TEMPORARY]
-        found[is_in & is_alive_at_next(starts_ns)] = code[later]
-    # State that the last recorded optimizer step allocates outlives the recording.
-    is_kept = (phase == "optimizer") & (allocations.freed_ns == np.iinfo(np.int64).max)
-    found[is_kept] = code[MemoryCategory.OPTIMIZER_STATE]
-    found[phase == "input"] = code[MemoryCategory.INPUT]
-    return found
-
-
-def _gradient_bytes(
-    allocations: Allocations, category: NDArray[np.int64], optimizer_ns: Int64
-) -> int:
-    """Gradients alive when an optimizer step starts: the median over the recorded steps."""
-    is_gradient = category == _CATEGORIES.index(MemoryCategory.GRADIENTS)
-    at, freed = allocations.at_ns[is_gradient], allocations.freed_ns[is_gradient]
-    size = allocations.bytes[is_gradient]
-    alive = [int(size[(at <= start) & (freed > start)].sum()) for start in optimizer_ns.tolist()]
-    return int(np.median(alive))
 
 
 _OPTIMIZER_STATE = re.compile(

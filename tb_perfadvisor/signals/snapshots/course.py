@@ -83,6 +83,12 @@ class Course(Struct, frozen=True):
         """Whether the history has times."""
         return len(self) > 1 and bool(self.at_ns[-1] >= 0)
 
+    def states_at(self, times_ns: Int64) -> Int64:
+        """The states before the first event at or after some times of the clock."""
+        since_first = times_ns - self.snapshot.events.at_ns[self.rows[0]]
+        found: Int64 = np.searchsorted(self.at_ns[1:], since_first)
+        return found
+
     def places(self, *actions: Action) -> Int64:
         """Which of the device's events are of some kinds. The state before event i is i."""
         action = self.snapshot.events.action[self.rows]

@@ -263,6 +263,8 @@ class Growth(Struct, frozen=True):
     """At the end of each step; of slices, the least within each."""
     kept: Allocations
     """Allocated after the second step and before the last one, and never freed."""
+    rows: Int64
+    """Of the annotations that begin the steps; empty for slices."""
 
 
 def growth(course: Course) -> Growth | None:
@@ -271,10 +273,10 @@ def growth(course: Course) -> Growth | None:
         return None
     found = _annotated(course)
     if found is not None:
-        source, ends = found
+        source, ends, rows = found
         levels = course.allocated_bytes[ends]
     else:
-        source = f"{_SLICES} equal slices of time"
+        source, rows = f"{_SLICES} equal slices of time", np.empty(0, dtype=np.int64)
         edges = np.linspace(0, int(course.at_ns[-1]), _SLICES + 1)
         ends = np.searchsorted(course.at_ns, edges, side="right") - 1
         if not _turns_over(course, ends):
@@ -289,7 +291,12 @@ def growth(course: Course) -> Growth | None:
     all_of = course.allocations
     late = (all_of.since > ends[min(1, len(ends) - 1)]) & (all_of.since <= ends[-2])
     return Growth(
-        source, found is None, ends, levels, all_of.select(late & (all_of.until >= len(course)))
+        source,
+        found is None,
+        ends,
+        levels,
+        all_of.select(late & (all_of.until >= len(course))),
+        rows,
     )
 
 
@@ -328,32 +335,32 @@ def growing_lines(course: Course, found: Growth) -> tuple[GrowingLine, ...]:
     return tuple(sorted(grown, key=lambda each: -int(each.kept.bytes.sum())))
 
 
-def _annotated(course: Course) -> tuple[str, Int64] | None:
-    """What begins in each step, and the states in which it begins."""
+def _annotated(course: Course) -> tuple[str, Int64, Int64] | None:
+    """What begins in each step, the states in which it begins, and its rows."""
     table = course.snapshot.annotations
-    starts: dict[str, list[int]] = defaultdict(list)
-    for name, device, start_ns in zip(
-        table.name.tolist(), table.device.tolist(), table.start_ns.tolist(), strict=True
-    ):
-        if device in (course.device, -1):
-            starts[_NUMBER.sub("#N", table.names[name])].append(start_ns)
+    found: dict[str, list[int]] = defaultdict(list)
+    of_device = np.flatnonzero(np.isin(table.device, (course.device, -1)))
+    for row, name in zip(of_device.tolist(), table.name[of_device].tolist(), strict=True):
+        found[_NUMBER.sub("#N", table.names[name])].append(row)
     origin_ns = int(course.snapshot.events.at_ns[course.rows[0]])
     chosen = next(
         (
             name
             for pattern in _STEPS
-            for name, times in starts.items()
-            if pattern.match(name.replace("#N", "#0")) and len(times) >= _FEWEST
+            for name, rows in found.items()
+            if pattern.match(name.replace("#N", "#0")) and len(rows) >= _FEWEST
         ),
         None,
     )
     if chosen is None:
         return None
-    at = np.array(sorted(starts[chosen])) - origin_ns
-    at = at[(at >= 0) & (at <= course.at_ns[-1])]
+    rows = np.array(found[chosen])
+    at = table.start_ns[rows] - origin_ns
+    is_inside = (at >= 0) & (at <= course.at_ns[-1])
+    rows, at = rows[is_inside], at[is_inside]
     if len(at) < _FEWEST:
         return None
-    return chosen.replace("#N", ""), np.searchsorted(course.at_ns, at, side="right") - 1
+    return chosen.replace("#N", ""), np.searchsorted(course.at_ns, at, side="right") - 1, rows
 
 
 def _turns_over(course: Course, ends: Int64) -> bool:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.core.memory_categories import MemoryCategory
 from tb_perfadvisor.signals.device.memory_use import (
-    MemoryCategory,
     batch_room,
     categories_at,
     forward_device_ns,

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
+from tb_perfadvisor.signals.core.memory_categories import Phase
 from tb_perfadvisor.signals.device.memory_use import (
     Holder,
     MemoryUse,
-    Phase,
     alive_by_operator,
     memory_use,
 )
