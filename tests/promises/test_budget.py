@@ -34,7 +34,8 @@ BUDGET = {
     # `run_timers` (four layers), `nvml` and `publish/scalars`: recorded steps cannot show what a
     # third of a run, another rank, or a hot GPU costs. `signals/device/counters`: what a GPU's
     # counters measure of occupancy and bandwidth was thrown away.
-    "modules": 658,
+    # `snapshots/categories`: a snapshot showed how much is held, not what for.
+    "modules": 659,
     "rules": 145,
     "limits that users can set": 190,
     # `analyze --tables`: all tables at once beside any format, so it is no format itself.
@@ -62,10 +63,10 @@ BUDGET = {
     # Loops of any program, as above, and asking a program for a recording: `record_requests`,
     # `record_now` and a route.
     # Ranges, arrows, arguments and critical paths of the timeline, as above, memory over time by
-    # what it is for, and patches in the tab.
+    # what it is for, also of memory snapshots, and patches in the tab.
     # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
     # Timers of the whole run, as above, and hardware counters beside kernels.
-    "lines of Python and TOML": 135_086,
+    "lines of Python and TOML": 135_444,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

@@ -172,7 +172,8 @@ function Legend({ view }: { view: Course }): JSX.Element {
           .map(([, { label, color }]) => [label, color])
       : [["allocated", "var(--accent)"]];
   if (view.reserved_bytes !== null) parts.push(["reserved by the allocator", "var(--cause-communication)"]);
-  if (view.phases.length > 0) parts.push(...Object.entries(PHASES).map(([phase, color]): [string, string] => [`above: ${phase}`, color]));
+  const phases = new Set(view.phases.map(({ phase }) => phase));
+  parts.push(...[...phases].map((phase): [string, string] => [`above: ${phase}`, PHASES[phase] ?? "none"]));
   return (
     <ul class="legend-row">
       {parts.map(([label, color]) => (

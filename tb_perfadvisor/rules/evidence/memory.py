@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tb_perfadvisor.rules.finding import Column, Series, Table
-from tb_perfadvisor.signals.core.memory import sample_maxima
-from tb_perfadvisor.signals.core.memory_categories import Phase
+from tb_perfadvisor.signals.core.memory import Phase, sample_maxima
 from tb_perfadvisor.signals.device.memory_use import Holder, MemoryUse
 from tb_perfadvisor.signals.snapshots.course import Course
 from tb_perfadvisor.signals.snapshots.sites import EARLIER, LineMemory, by_line

@@ -17,7 +17,7 @@ from tb_perfadvisor.rules.evidence.memory import (
 )
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals
-from tb_perfadvisor.signals.core.memory_categories import MemoryCategory, Phase
+from tb_perfadvisor.signals.core.memory import MemoryCategory, Phase
 from tb_perfadvisor.signals.device.memory_use import (
     Holder,
     alive_by_operator,

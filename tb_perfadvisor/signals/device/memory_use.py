@@ -24,8 +24,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.memory import sample_maxima
-from tb_perfadvisor.signals.core.memory_categories import (
+from tb_perfadvisor.signals.core.memory import (
     NEVER,
     Lives,
     MemoryCategory,
@@ -34,6 +33,7 @@ from tb_perfadvisor.signals.core.memory_categories import (
     gradient_bytes,
     held_by_category,
     name_earlier,
+    sample_maxima,
 )
 from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.memo import memoized

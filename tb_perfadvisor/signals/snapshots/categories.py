@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.memory_categories import (
+from tb_perfadvisor.signals.core.memory import (
     NEVER,
     Lives,
     MemoryCategory,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.memory_categories import MemoryCategory
+from tb_perfadvisor.signals.core.memory import MemoryCategory
 from tb_perfadvisor.signals.device.memory_use import (
     batch_room,
     categories_at,
