@@ -71,7 +71,7 @@ _NOTHING = "imported neither PyTorch, TensorFlow, Keras, JAX nor NumPy."
     default=20.0,
     show_default=True,
     metavar="SECONDS",
-    help="JAX: seconds before the first long recording. Programs of JAX are recorded by time.",
+    help="Seconds before the first long recording of what is recorded by time, such as JAX.",
 )
 @click.option("--advise", is_flag=True, help="Analyze each recording and log the headline.")
 @click.argument(
@@ -89,7 +89,7 @@ def run(
 
     Write the program after two dashes: perfadvisor run -- python train.py. A step is a batch of
     Keras, a step of the optimizer, or else a round of the loop that repeats; at the end it says
-    which. JAX is recorded by time.
+    which. JAX is recorded by time, and so is a program that repeats nothing.
     """
     from tb_perfadvisor.instrument import hook, site
     from tb_perfadvisor.instrument.continuous.profiler import SWITCH, is_switched_off

@@ -1,7 +1,8 @@
 """Starts in the processes of a program what a command put there: recording, or measuring.
 
 `sitecustomize` in `instrument/site` calls `install` when Python starts. JAX has no call that every
-program makes once per step, so its programs are recorded by time.
+program makes once per step, so its programs are recorded by time; so are those that repeat neither
+a call nor a loop, or do on many threads, because a profiler of steps is one of a thread.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter, deque
 from contextlib import suppress
 from functools import cached_property, partial
 from types import FrameType, ModuleType
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from tb_perfadvisor.instrument.examination.examiner import Examiner
     from tb_perfadvisor.instrument.examination.repeated_calls import RepeatedCalls
     from tb_perfadvisor.instrument.loop_finder import LoopFinder
+    from tb_perfadvisor.instrument.loopless_windows import LooplessWindows
     from tb_perfadvisor.instrument.loops import Loop
     from tb_perfadvisor.instrument.parts import Parts
     from tb_perfadvisor.instrument.step_hooks import TensorFlowCalls
@@ -60,6 +63,10 @@ _ALIKE: Final = 1.25
 """If a round of a loop makes about one of the calls that end steps until now, these are as good."""
 _FEWEST_RECORDINGS: Final = 2
 """A light and a rich one."""
+_GONE_AFTER: Final = 20
+"""So many calls on other threads without one on that of the steps, and it makes no more of them."""
+_FEWEST_ON_MAIN: Final = 3
+"""So many of them on the main thread, and the others help it."""
 
 
 def install() -> None:
@@ -107,6 +114,14 @@ class _RecordedProcess(HookedProcess):
         self._is_settled = False
         self._has_server = False
         """Whether calls come from other threads than the main one."""
+        self._thread: threading.Thread | None = None
+        """Whose calls end steps. Its number may be that of another one when it has ended."""
+        self._elsewhere: deque[threading.Thread] = deque(maxlen=_GONE_AFTER)
+        """The threads of the calls since then that were made on others."""
+        self._is_spread = False
+        """Whether each call may be on another thread."""
+        self._loopless: LooplessWindows | None = None
+        self._lock = threading.RLock()
         self._sources = StepSources(self._step, self._on_better, self._on_next)
         super().__init__(settings)
 
@@ -173,15 +188,42 @@ class _RecordedProcess(HookedProcess):
         """A call that may end a step has returned. Forked workers are not the program."""
         if os.getpid() != self.pid:
             return
-        if threading.current_thread() is not threading.main_thread():
-            self._has_server = True
+        thread, before = threading.current_thread(), self._sources.rank
+        self._has_server |= thread is not threading.main_thread()
+        if before is not None and rank >= before and thread is not self._thread:
+            self._ended_elsewhere(rank, thread)
+            return
+        if self._elsewhere:
+            self._elsewhere.clear()
         if self._sources.rank is Rank.LOOP and rank > Rank.LOOP:
             return
-        self._framework = framework
-        if self.said["steps"] < _SEEN_STEPS:
-            self._loop = sys._getframe(1)
-        self._sources.ended(rank, key)
-        self._loop = None
+        with self._lock:
+            self._framework = framework
+            if self.said["steps"] < _SEEN_STEPS:
+                self._loop = sys._getframe(1)
+            self._thread = thread
+            self._sources.ended(rank, key)
+            self._loop = None
+
+    def _ended_elsewhere(self, rank: Rank, thread: threading.Thread) -> None:
+        """A call has returned on another thread than that whose calls end steps."""
+        if self._is_spread and self._loopless is not None:
+            self._loopless.request_ended()
+            return
+        with self._lock:
+            self._elsewhere.append(thread)
+            if len(self._elsewhere) < _GONE_AFTER or rank is not self._sources.rank:
+                return
+            calls = Counter(self._elsewhere)
+            self._elsewhere.clear()
+            on_main = calls[threading.main_thread()]
+            if len(calls) == 1 or on_main >= _FEWEST_ON_MAIN:
+                self._sources.forget()
+            elif self._profiler is not None:
+                self._profiler.discard()
+                self._profiler, self._is_spread = None, True
+                self.said.pop("step", None)
+                self._record_by_time()
 
     def _on_better(self, rank: Rank) -> None:
         """Record steps of a better source; what was recorded before was not of steps."""
@@ -189,8 +231,10 @@ class _RecordedProcess(HookedProcess):
         self.said["step"] = self._what_a_step_is(rank)
         if self._model_calls is not None and rank < Rank.CALL:
             self._model_calls.stop()
-        if self._windows is not None:
-            self._windows.discard()
+        for windows in (self._windows, self._loopless):
+            if windows is not None:
+                windows.discard()
+        self._is_spread = False
         self._recordings = 0
         profiler = self._new_profiler()
         profiler.logs_summary = False  # the command says it
@@ -219,6 +263,9 @@ class _RecordedProcess(HookedProcess):
         from tb_perfadvisor.instrument.ranks import rank_of_environment, rank_of_torch
 
         logdir, plan = self.settings["logdir"], self.settings["plan"]
+        if threading.current_thread() is not threading.main_thread():
+            # One that makes few steps may end while it is recorded, which nobody else can end.
+            plan = {**plan, "early": None}
         if self._framework == "torch":
             from tb_perfadvisor.instrument.continuous.recorders import TorchRecorder
 
@@ -250,7 +297,9 @@ class _RecordedProcess(HookedProcess):
     # --- loops ------------------------------------------------------------------------------------
 
     def _find_loop(self) -> None:
-        """Look for the loop whose rounds are the steps."""
+        """Look for the loop whose rounds are the steps, and for programs without any."""
+        if self._loopless is None:
+            self._record_by_time()
         if self._finder is None:
             from tb_perfadvisor.instrument.loop_finder import LoopFinder
 
@@ -284,6 +333,7 @@ class _RecordedProcess(HookedProcess):
             return
         if self._sources.rank is not Rank.LOOP:
             self._framework = self._framework_of_loop()
+            self._thread = threading.current_thread()
         if self.said["steps"] < _SEEN_STEPS:
             self._loop = frame
         with suppress(Exception):
@@ -299,6 +349,31 @@ class _RecordedProcess(HookedProcess):
         """Whether a light and a rich recording of the loop are there."""
         is_asked = self._profiler is not None and self._profiler.is_asked
         return self._recordings >= _FEWEST_RECORDINGS and not is_asked
+
+    def _record_by_time(self) -> None:
+        """Record all threads for a while, unless steps are seen before."""
+        from tb_perfadvisor.instrument.loopless_windows import LooplessWindows
+
+        windows = LooplessWindows(self.settings, self.parts, self._hear)
+        windows.framework = self._framework_of_loop
+        windows.has_requests = self._is_spread
+        self._loopless = windows
+        windows.start(self._has_no_steps)
+
+    def _has_no_steps(self) -> bool:
+        """Whether the program computes, and nothing ends steps of one of its threads."""
+        if self._is_spread:
+            return True
+        return (
+            self._sources.rank is None
+            and bool(self._framework_of_loop())
+            and not self._may_train_soon()
+        )
+
+    def _hear(self, what: str, text: str) -> None:
+        """Tell the command what was recorded by time, or why nothing was."""
+        self.said[what] = text
+        self.tell()
 
     def _framework_of_loop(self) -> str:
         """Whose profiler records a loop; empty for none."""
@@ -391,11 +466,7 @@ class _RecordedProcess(HookedProcess):
 
         self.uses("jax")
 
-        def tell(what: str, text: str) -> None:
-            self.said[what] = text
-            self.tell()
-
-        self._windows = JaxWindows(self.settings, self.parts, tell)
+        self._windows = JaxWindows(self.settings, self.parts, self._hear)
         self._windows.start(lambda: self._sources.rank is None)
 
 

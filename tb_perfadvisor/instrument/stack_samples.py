@@ -88,7 +88,7 @@ class _Place(NamedTuple):
 
 
 class StackSamples:
-    """Counts the time of the main thread's lines while the program makes steps."""
+    """Counts the time of a thread's lines while it makes steps; of the main one before."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -99,13 +99,15 @@ class StackSamples:
         self._spells: Counter[_Place | None] = Counter()
         self._before: _Place | None = None
         self._number = 0
+        self._observed = threading.main_thread().ident
         self._thread: threading.Thread | None = None
         self.step_path: StepPath | None = None
         """What belongs to every step; None if nobody tells."""
 
-    def step(self) -> None:
-        """A step ended."""
+    def step(self, thread: int | None = None) -> None:
+        """A step ended; on this thread, if it is not the main one."""
         self._steps += 1
+        self._observed = thread or self._observed
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="perfadvisor", daemon=True)
             self._thread.start()
@@ -152,7 +154,6 @@ class StackSamples:
         )
 
     def _run(self) -> None:
-        main = threading.main_thread()
         # Its own generator: the program's random numbers stay what they are without a recording.
         chance = random.Random()
         before_s = time.monotonic()
@@ -162,7 +163,7 @@ class StackSamples:
             now_s = time.monotonic()
             passed_s, before_s = now_s - before_s, now_s
             with suppress(Exception):
-                self.look(sys._current_frames().get(main.ident or 0), passed_s)
+                self.look(sys._current_frames().get(self._observed or 0), passed_s)
 
     def look(self, frame: FrameType | None, passed_s: float) -> None:
         """Count the time since the last look for where the main thread is."""

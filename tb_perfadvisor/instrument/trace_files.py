@@ -11,15 +11,20 @@ import gzip
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 _LEVEL: Final = 6
 _PIECE_BYTES: Final = 1 << 20
 
+Change = Callable[[bytes], bytes]
 
-def write_trace(profiler: Any, directory: Path, worker: str) -> Path:
+
+def write_trace(profiler: Any, directory: Path, worker: str, change: Change | None = None) -> Path:
     """Write what was recorded, named as `torch.profiler.tensorboard_trace_handler` does.
+
+    `change` may change the file.
 
     Raises:
         OSError: If the file cannot be written; nothing of it is left then.
@@ -28,6 +33,8 @@ def write_trace(profiler: Any, directory: Path, worker: str) -> Path:
     path = directory / f"{worker}.{time.time_ns()}.pt.trace.json.gz"
     with tempfile.NamedTemporaryFile(suffix=".json") as written:
         profiler.export_chrome_trace(written.name)
+        if change is not None:
+            Path(written.name).write_bytes(change(Path(written.name).read_bytes()))
         try:
             with (
                 Path(written.name).open("rb") as plain,

@@ -104,6 +104,72 @@ while not {"problem", "summary"} & json.loads(
     train(w)[1].block_until_ready()
     time.sleep(0.002)
 """
+# These have no loop of their own, and go on until the command was told of a recording.
+UNTIL_SEEN = """
+import itertools, json, os, pathlib, threading
+
+def is_recorded(number=0):
+    path = pathlib.Path(json.loads(os.environ["PERFADVISOR_RUN"])["status"], f"{os.getpid()}.json")
+    return "summary" in json.loads(path.read_text())
+"""
+GENERATORS = """
+import torch
+torch.manual_seed(0)
+w = torch.randn(200, 200)
+numbers = itertools.takewhile(lambda number: not is_recorded(), itertools.count())
+total = sum(map(torch.sum, map(torch.tanh, map(lambda number: w @ w, numbers))))
+"""
+TREE = """
+import numpy as np
+w = np.random.default_rng(0).standard_normal((200, 200))
+
+def reduce(depth, x):
+    x = np.tanh(x @ w)
+    if depth == 0 or is_recorded():
+        return x
+    return reduce(depth - 1, x) + reduce(depth - 1, x / 2)
+
+reduce(40, w)
+"""
+TREE_OF_TENSORS = """
+import tensorflow as tf
+w = tf.random.normal((200, 200), seed=0)
+
+def reduce(depth, x):
+    x = tf.tanh(x @ w)
+    if depth == 0 or is_recorded():
+        return x
+    return reduce(depth - 1, x) + reduce(depth - 1, x / 2)
+
+reduce(40, w)
+"""
+SERVER = """
+import sys, urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)).eval()
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        with torch.no_grad():
+            body = repr(model(torch.ones(8, 64)).sum().item()).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *arguments):
+        pass
+
+server = SERVER(("127.0.0.1", 0), Handler)
+
+def ask():
+    while not is_recorded():
+        urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}").read()
+    server.shutdown()
+
+threading.Thread(target=ask).start()
+server.serve_forever()
+"""
 # These go on until the command was told of two recordings, and print what the first rounds give.
 UNTIL_RECORDED = """
 import json, os, pathlib
@@ -365,3 +431,55 @@ def test_rounds_of_a_loop(program: str, module: str, framework: str, tmp_path: P
     assert {(report.framework, report.steps.source) for report in reports} == {
         (framework, "ProfilerStep")
     }
+
+
+def recorded_to_the_end(program: str, folder: Path) -> str:
+    """Run a program until it is recorded; returns what the command printed."""
+    path = folder / "program.py"
+    path.write_text(UNTIL_SEEN + program)
+    command = [sys.executable, "-m", "tb_perfadvisor", "run", "--logdir", str(folder / "run")]
+    done = subprocess.run(
+        [*command, "--", sys.executable, str(path)],
+        env={**os.environ, **QUIET, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "module", "framework"),
+    [
+        (GENERATORS, "torch", "pytorch"),
+        (TREE, "numpy", "none"),
+        (TREE_OF_TENSORS, "tensorflow", "tensorflow"),
+    ],
+)
+def test_programs_without_a_loop_are_recorded_by_time(
+    program: str, module: str, framework: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(module)
+    said = recorded_to_the_end(program, tmp_path)
+    assert "by time, because no call of a model and no loop repeats" in said
+    report = analyze_all(tmp_path / "run")[0]
+    assert (report.framework, report.steps.source) == (framework, "none")
+    assert report.overview.window_ns > 0
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        ("HTTPServer", "a step is a call of a model"),
+        ("ThreadingHTTPServer", "models are called on many threads: a step is such a call"),
+    ],
+)
+def test_a_request_to_a_server_is_a_step(server: str, reason: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    said = recorded_to_the_end(SERVER.replace("SERVER(", f"{server}("), tmp_path)
+    assert reason in said
+    report = analyze_all(tmp_path / "run")[0]
+    assert report.steps.source == "ProfilerStep"
+    assert report.steps.used >= 3

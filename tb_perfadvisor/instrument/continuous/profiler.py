@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -212,7 +213,7 @@ class ContinuousProfiler:
                 self._announce()
             if self.recorded_by == "continuous" and self._number <= _SEEN_STEPS:
                 self.parts.add_step("step", caller)
-            self.samples.step()
+            self.samples.step(threading.get_ident())
             if self.examiner is not None and self.examiner.is_running:
                 self._examine(duration_s)
             elif self._start is None:

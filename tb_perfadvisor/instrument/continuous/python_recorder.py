@@ -34,7 +34,7 @@ class PythonRecorder:
         """When steps began, and their numbers."""
         self._looks: list[tuple[int, list[CodeType]]] = []
         """When the main thread was looked at, and its functions, outermost first."""
-        self._last = 0
+        self._last = self._ended_ns = 0
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -53,7 +53,8 @@ class PythonRecorder:
         return self._marks[-1][1] >= self._last
 
     def stop(self) -> None:
-        """Write the recording."""
+        """Write the recording; without any step, it is of all that time."""
+        self._ended_ns = self._marks[-1][0] if len(self._marks) > 1 else time.time_ns()
         self._ends.set()
         if self._thread is not None:
             self._thread.join()
@@ -102,7 +103,7 @@ class PythonRecorder:
         """Functions from the first look that saw them to the last in succession."""
         running: list[tuple[CodeType, int]] = []
         now_ns = 0
-        for now_ns, functions in [*self._looks, (self._marks[-1][0], [])]:
+        for now_ns, functions in [*self._looks, (self._ended_ns, [])]:
             same = 0
             for (known, _), function in zip(running, functions, strict=False):
                 if known is not function:

@@ -7,6 +7,7 @@ Of the rich ones, which tell names, the last stays. An early one stays until the
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, suppress
@@ -47,10 +48,13 @@ class TorchRecorder:
         self._profiler: Any = None
         self._labels: Any = None
         self._last = 0
+        self._thread: threading.Thread | None = None
 
     def start(self, directory: Path, first_step: int, steps: int, *, is_rich: bool) -> None:
         """Begin with the step that comes next."""
         import torch.profiler
+
+        self._thread = threading.current_thread()
 
         self.file_prefix = self.file_prefix or f"{worker_name_of_torch()}."
         kept_from, self._last = first_step + 1, first_step + steps
@@ -90,7 +94,9 @@ class TorchRecorder:
         labels, self._labels = self._labels, None
         if labels is not None:
             labels.remove()
-        profiler.stop()
+        # It is of one thread: ended on another, it ends the program.
+        if threading.current_thread() is self._thread:
+            profiler.stop()
 
 
 class _MarkedRecorder(ABC):

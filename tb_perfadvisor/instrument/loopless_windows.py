@@ -1,0 +1,236 @@
+"""Records programs by time in which neither a call nor a loop repeats, or not on one thread.
+
+A long call, a recursion, a chain of generators and callbacks have no steps; requests that are
+answered on a thread each have them, but a profiler of one thread sees one request. So all threads
+are recorded for some time. Threads that take turns, as those of requests do, share a lane.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from tb_perfadvisor.errors import PerfAdvisorError
+from tb_perfadvisor.instrument.continuous.python_recorder import PythonRecorder
+from tb_perfadvisor.instrument.ranks import worker_name_of_torch
+from tb_perfadvisor.instrument.time_windows import TimeWindows
+from tb_perfadvisor.instrument.trace_files import Change, write_trace
+
+_LOOK_EVERY_S: Final = 0.1
+_WARM_S: Final = 3.0
+"""A program that has computed for so long without repeating anything has no steps that are seen."""
+_BUSY_SHARE: Final = 0.1
+"""A program that uses less processor time waits, such as for the first request."""
+_MOST_REQUESTS: Final = 10_000
+_FEWEST_REQUESTS: Final = 3
+_IMPORTS: Final = "importlib._bootstrap"
+_ALL_THREADS: Final = "profile_all_threads"
+_END_S: Final = 30.0
+"""A recording ends and is written in less."""
+
+
+class LooplessWindows(TimeWindows):
+    """Records windows of time of a program whose framework has a profiler."""
+
+    framework: Callable[[], str]
+    """Whose profiler records: "torch", "keras" or "python"."""
+    has_requests = False
+    """Whether the program answers requests on several threads."""
+
+    def __init__(self, *arguments: Any) -> None:
+        """Prepare, as all windows do."""
+        super().__init__(*arguments)
+        self._requests_ended: deque[tuple[int, int]] = deque(maxlen=_MOST_REQUESTS)
+        """When, and on which thread."""
+        self._session: _Session | None = None
+
+    def request_ended(self) -> None:
+        """A request was answered on this thread."""
+        self._requests_ended.append((time.time_ns(), threading.get_native_id()))
+
+    def wait_for_work(self) -> bool:
+        """Wait until the program has computed for a while."""
+        worked_s, before_s, used_s = 0.0, time.monotonic(), time.process_time()
+        while worked_s < _WARM_S and not self.ends.wait(_LOOK_EVERY_S):
+            now_s, used_now_s = time.monotonic(), time.process_time()
+            is_busy = used_now_s - used_s >= _BUSY_SHARE * (now_s - before_s)
+            if is_busy and self.is_wanted and not _is_importing():
+                worked_s += now_s - before_s
+            before_s, used_s = now_s, used_now_s
+        return not self.ends.is_set()
+
+    def wait_for_quiet(self) -> None:
+        """Nothing tells of its warm-up."""
+
+    def start_trace(self, directory: Path, *, is_rich: bool) -> None:
+        """Begin a recording."""
+        kinds: dict[str, type[_Session]] = {
+            "torch": _TorchSession,
+            "keras": _TensorFlowSession,
+            "python": _PythonSession,
+        }
+        session = kinds[self.framework()]()
+        session.start(directory, is_rich=is_rich)
+        self._session = session
+
+    def stop_trace(self, directory: Path) -> None:
+        """End it, and write it unless it is not wanted any more."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.stop(directory if self.is_wanted else None, [*self._requests_ended])
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing of a warm-up was recorded, as far as can be known."""
+        return True
+
+    @property
+    def reason(self) -> str:
+        """Why it is recorded by time."""
+        if self.has_requests:
+            return ", because models are called on many threads: a step is such a call"
+        return ", because no call of a model and no loop repeats"
+
+    def close(self) -> None:
+        """The program ends: keep what is being recorded."""
+        self._finish()
+        super().close()
+
+    def discard(self) -> None:
+        """Delete what was recorded; another recording may begin on this thread."""
+        self._finish()
+        super().discard()
+
+    def _finish(self) -> None:
+        """Let the thread end its recording: PyTorch's profiler ends where it was started."""
+        self.ends.set()
+        if self.thread.is_alive() and self.thread is not threading.current_thread():
+            self.thread.join(_END_S)
+
+
+def _is_importing() -> bool:
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _IMPORTS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+class _Session(Protocol):
+    """One recording of a profiler."""
+
+    def start(self, directory: Path, *, is_rich: bool) -> None:
+        """Begin."""
+
+    def stop(self, directory: Path | None, requests: list[tuple[int, int]]) -> None:
+        """End, and write what was recorded; without a directory, drop it."""
+
+
+class _TorchSession:
+    def start(self, directory: Path, *, is_rich: bool) -> None:
+        import torch.profiler
+        from torch._C._profiler import _ExperimentalConfig
+
+        if _ALL_THREADS not in (_ExperimentalConfig.__init__.__doc__ or ""):
+            raise PerfAdvisorError(
+                f"PyTorch {torch.__version__} records one thread only, and nothing repeats on it.",
+                hint="Install a newer version of PyTorch.",
+            )
+        self._profiler = torch.profiler.profile(
+            record_shapes=is_rich,
+            profile_memory=is_rich,
+            with_stack=is_rich,
+            experimental_config=_ExperimentalConfig(profile_all_threads=True),
+        )
+        self._profiler.start()
+
+    def stop(self, directory: Path | None, requests: list[tuple[int, int]]) -> None:
+        self._profiler.stop()
+        if directory is not None:
+            change: Change | None = None
+            if len(requests) >= _FEWEST_REQUESTS:
+
+                def change(data: bytes) -> bytes:
+                    return with_lanes(data, requests)
+
+            write_trace(self._profiler, directory, worker_name_of_torch(), change)
+
+
+class _TensorFlowSession:
+    def start(self, directory: Path, *, is_rich: bool) -> None:
+        import tensorflow
+
+        tensorflow.profiler.experimental.start(str(directory))
+
+    def stop(self, directory: Path | None, requests: list[tuple[int, int]]) -> None:
+        import tensorflow
+
+        tensorflow.profiler.experimental.stop(save=directory is not None)
+
+
+class _PythonSession:
+    def start(self, directory: Path, *, is_rich: bool) -> None:
+        self._recorder = PythonRecorder()
+        self._recorder.start(directory, 0, 1, is_rich=is_rich)
+
+    def stop(self, directory: Path | None, requests: list[tuple[int, int]]) -> None:
+        self._recorder.stop()
+
+
+# --- Requests -------------------------------------------------------------------------------------
+
+
+def with_lanes(data: bytes, requests: list[tuple[int, int]]) -> bytes:
+    """A trace of torch.profiler in which threads that take turns are one, and requests are steps.
+
+    A step lasts from the end of a request to that of the next on the same lane; those of the lane
+    with most requests are marked.
+    """
+    trace = msgspec.json.decode(data)
+    events = [each for each in trace["traceEvents"] if each.get("ph") == "X" and "dur" in each]
+    spans: dict[int, tuple[float, float]] = {}
+    base_ns = int(trace.get("baseTimeNanoseconds", 0))
+    ended = [((at_ns - base_ns) / 1e3, thread) for at_ns, thread in requests]
+    for each in events:
+        if each.get("cat") == "cpu_op":
+            first, last = spans.get(each["tid"], (each["ts"], 0.0))
+            spans[each["tid"]] = min(first, each["ts"]), max(last, each["ts"] + each["dur"])
+    lanes: list[tuple[int, float]] = []
+    lane_of: dict[int, int] = {}
+    for thread, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
+        number = next((at for at, (_, end) in enumerate(lanes) if end <= first), len(lanes))
+        lane_of[thread] = lanes[number][0] if number < len(lanes) else thread
+        lanes[number : number + 1] = [(lane_of[thread], last)]
+    for each in trace["traceEvents"]:
+        each["tid"] = lane_of.get(each.get("tid"), each.get("tid"))
+    begin = min((first for first, _ in spans.values()), default=0.0)
+    end = max((last for _, last in spans.values()), default=0.0)
+    ends: dict[int, list[float]] = {}
+    for at, thread in sorted(ended):
+        if thread in lane_of and begin <= at <= end:
+            ends.setdefault(lane_of[thread], []).append(at)
+    lane, marks = max(ends.items(), key=lambda item: len(item[1]), default=(0, []))
+    process = events[0]["pid"] if events else 0
+    trace["traceEvents"] += [
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"ProfilerStep#{number}",
+            "pid": process,
+            "tid": lane,
+            "ts": first,
+            "dur": last - first,
+        }
+        for number, (first, last) in enumerate(pairwise(marks))
+    ]
+    return msgspec.json.encode(trace)
