@@ -34,14 +34,10 @@ BUDGET = {
     # `run_timers` (four layers), `nvml` and `publish/scalars`: recorded steps cannot show what a
     # third of a run, another rank, or a hot GPU costs. `signals/device/counters`: what a GPU's
     # counters measure of occupancy and bandwidth was thrown away.
-<<<<<<< HEAD
     # `snapshots/categories`: a snapshot showed how much is held, not what for.
-    "modules": 661,
-=======
     # `instrument/time_windows` was a part of `jax_windows`. `loopless_windows`: programs that
     # repeat nothing were not recorded, and servers with a thread per request were ended by it.
     "modules": 661,
->>>>>>> 125d81b8 (Record programs without a loop, and servers, by time)
     "rules": 145,
     "limits that users can set": 190,
     # `analyze --tables`: all tables at once beside any format, so it is no format itself.
@@ -72,12 +68,8 @@ BUDGET = {
     # what it is for, also of memory snapshots, and patches in the tab.
     # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
     # Timers of the whole run, as above, and hardware counters beside kernels.
-<<<<<<< HEAD
-    "lines of Python and TOML": 135_853,
-=======
     # Programs without a loop and servers, as above.
     "lines of Python and TOML": 135_853,
->>>>>>> 125d81b8 (Record programs without a loop, and servers, by time)
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
