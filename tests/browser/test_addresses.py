@@ -21,20 +21,29 @@ from tests.support.browser import (
     serving,
     settle,
 )
-from tests.support.memory_snapshots import Snapshot, frames
+from tests.support.memory_snapshots import Heap
 from tests.support.server_trace import Served, server_trace
 from tests.support.writers import write_kineto
 
 # All that is drawn, and what the user typed; not the focus, and not where the pointer is.
 PICTURE = """main => {
+  const hash = text => {
+    let sum = 0;
+    for (const letter of text) sum = (Math.imul(sum, 31) + letter.charCodeAt()) | 0;
+    return sum;
+  };
   const copy = main.cloneNode(true);
   const fields = [...main.querySelectorAll("input, select")];
   [...copy.querySelectorAll("input, select")].forEach((field, at) => {
     field.setAttribute("data-value", fields[at].value);
     field.setAttribute("data-checked", fields[at].checked);
   });
-  // The order of a canvas's attributes depends on which was set first.
-  for (const canvas of copy.querySelectorAll("canvas")) canvas.removeAttribute("style");
+  const canvases = [...main.querySelectorAll("canvas")];
+  [...copy.querySelectorAll("canvas")].forEach((canvas, at) => {
+    // The order of a canvas's attributes depends on which was set first.
+    canvas.removeAttribute("style");
+    canvas.setAttribute("data-pixels", hash(canvases[at].toDataURL()));
+  });
   // What Plot shows below the pointer.
   for (const tip of copy.querySelectorAll("[data-part=tip], [aria-label=tip]")) tip.remove();
   // Ids that Preact and Plot count up.
@@ -97,6 +106,19 @@ def change_timeline(tab: Any) -> None:
     row(tab, "Events in view", 2).get_by_role("button").click()
 
 
+def change_range(tab: Any) -> None:
+    zoom(tab)
+    tab.get_by_role("button", name="Sum up the view").click()
+    beside = tab.get_by_label("Compare with the same part of")
+    beside.select_option(index=1)
+    tab.get_by_role("columnheader", name="Difference").wait_for()
+    tab.get_by_role("button", name="Critical path").click()
+    tab.get_by_text(re.compile("critical path of step")).wait_for()
+    tab.get_by_role("searchbox", name="Find events by name").fill("conv")
+    tab.get_by_role("button", name="List").click()
+    tab.get_by_role("group", name="Events found").wait_for()
+
+
 def change_steps(tab: Any) -> None:
     row(tab, "All steps", 3).get_by_role("button").click()
     zoom(tab)
@@ -144,6 +166,16 @@ def change_memory(tab: Any) -> None:
     sort(tab, "Allocated at the peak", "Memory")
 
 
+def choose_other_memory(tab: Any) -> None:
+    tab.get_by_label("Compare with").select_option(index=1)
+    tab.get_by_role("heading", level=3).nth(1).wait_for()
+
+
+def change_nothing(tab: Any) -> None:
+    """For pages on which there is nothing to choose."""
+    del tab
+
+
 def change_ranks(tab: Any) -> None:
     tab.get_by_role("button", name="Time", exact=True).click()
     sort(tab, "All ranks", "Waiting")
@@ -180,6 +212,9 @@ def change_serving(tab: Any) -> None:
 
 
 def change_snapshot(tab: Any) -> None:
+    tab.get_by_label("Compare with").select_option(label="other")
+    tab.get_by_role("heading", level=3, name="other").wait_for()
+    tab.get_by_text("Memory at the end of each step").first.click()
     sort(tab, "Allocated at the peak, by line", "Allocated at")
 
 
@@ -233,6 +268,13 @@ STATES = (
         change_timeline,
         ("zoom=", "pick=", "find=aten", "table=1", "about=0"),
     ),
+    State(
+        "timeline",
+        "pytorch_input_slow",
+        change_range,
+        ("range=", "beside=step-", "path=1", "find=conv", "list=1"),
+    ),
+    State("input", "tensorflow_input_slow", change_nothing, ()),
     State("time", "pytorch_input_slow", change_steps, ("step=", "step.zoom=", "all-steps.sort=")),
     State(
         "device",
@@ -250,6 +292,7 @@ STATES = (
     State("host", "pytorch_input_slow", change_calls, ("find=conv", "as=flames", "root=")),
     State("host", "pytorch_input_slow", change_inverted_calls, ("inverted=1", "toggled=")),
     State("memory", "tensorflow_input_slow", change_memory, ("allocated-at-the-peak.sort=bytes",)),
+    State("memory", "tensorflow_input_slow", choose_other_memory, ("other=",)),
     State("ranks", "pytorch_ddp_straggler", change_ranks, ("difference=0", "all-ranks.sort=")),
     State("ranks", "synthetic_gpu_allreduce_8rank", change_parallelism, ("dimension=",)),
     State("time", "pytorch_whole_run", change_training, ("price=2.5", "last_step=5000")),
@@ -260,8 +303,8 @@ STATES = (
 )
 # The parts of these pages that change are on others, too.
 AT_NIGHT = (
-    *(change_kernel_groups, change_inverted_calls, change_memory, change_ranks),
-    *(change_parallelism, change_files),
+    *(change_kernel_groups, change_inverted_calls, change_memory, choose_other_memory),
+    *(change_ranks, change_parallelism, change_files, change_nothing),
 )
 
 
@@ -306,7 +349,7 @@ def check(visitor: Visitor, guest: Visitor, where: str, state: State) -> None:
     # Timelines fetch their events a moment after they move, and the URL follows, too.
     page.wait_for_timeout(800)
     changed = picture()
-    assert changed != before
+    assert (changed != before) == bool(state.named)
     shown = unquote(page.url)
     assert [name for name in state.named if name not in shown] == []
 
@@ -328,6 +371,21 @@ def check(visitor: Visitor, guest: Visitor, where: str, state: State) -> None:
     expect(page, tab, changed)
 
 
+def training_snapshot() -> bytes:
+    """Three steps: activations, gradients, and the optimizer's state in the first one."""
+    heap = Heap(1 << 24)
+    for number in range(3):
+        activation = heap.make(1 << 23, ("/p/model.py", 3, "forward"))
+        gradient = heap.make(1 << 22, ("/v/torch/autograd/__init__.py", 5, "backward"))
+        heap.drop(activation)
+        heap.snapshot.annotate("Optimizer.step#Adam.step", duration_us=9)
+        if number == 0:
+            heap.make(1 << 23, ("/v/torch/optim/adam.py", 7, "_init_group"))
+        heap.snapshot.wait(9)
+        heap.drop(gradient)
+    return heap.pickled()
+
+
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A TensorBoard on what the demo profiles do not have: a server, a snapshot, recordings."""
@@ -338,12 +396,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for number in (1, 2, 3):
         name = f"lm/step_{1000 * number:08}/w0.170000{number}000000000000.pt.trace.json"
         files[name] = write_kineto(steps)
-    made = Snapshot()
-    segment = made.segment(1 << 30)
-    for size, line in ((1 << 28, 3), (1 << 27, 5)):
-        made.allocate(segment, size, frames(("/p/model.py", line, "forward")))
-        segment += size
-    files["snapshot/memory.pickle"] = made.pickled()
+    files |= {f"{name}/memory.pickle": training_snapshot() for name in ("snapshot", "other")}
     for name, content in files.items():
         (logs / name).parent.mkdir(parents=True, exist_ok=True)
         (logs / name).write_bytes(content)
@@ -357,7 +410,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     [
         State("time", "lm/step_00001000", change_history, ("recordings.sort=",)),
         State("serving", "server", change_serving, ("steps-by-kind.sort=", "by-phase.sort=")),
-        State("memory", "snapshot", change_snapshot, (".sort=",)),
+        State("memory", "snapshot", change_snapshot, ("snapshot.other=", ".steps=1", ".sort=")),
     ],
     ids=lambda state: state.view,
 )

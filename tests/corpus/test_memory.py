@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from collections import defaultdict
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,40 +83,113 @@ def test_what_a_data_parallel_training_holds_at_its_peak(corpus: Path) -> None:
     ],
 )
 def test_categories_at_the_end_of_each_step(corpus: Path, name: str) -> None:
-    """One allocator event after the other: an address holds what was last allocated there."""
-    run = load(corpus / name)[0]
-    signals = Signals(run)
-    view, found, use = make_memory_view(signals), memory_categories(signals), memory_use(signals)
+    """Added up from the file's own events, one after the other."""
+    view = make_memory_view(Signals(load(corpus / name)[0]))
     assert view is not None
-    assert found is not None
-    assert use is not None
-    table = signals.trace.memory
-    entries = np.flatnonzero(table.device == (-1 if use.device is None else use.device))
-    names = [category.value for category in MemoryCategory]
-    category_of = iter(found.of_each.tolist())
-    live: dict[int, tuple[str, int]] = {}
-    held = dict.fromkeys(names, 0)
-    at_ends: list[dict[str, int]] = []
-    ends = [*view.step_end_ns]
-    for at_ns, address, change in zip(
-        *(column[entries].tolist() for column in (table.at_ns, table.address, table.bytes)),
-        strict=True,
-    ):
-        while ends and ends[0] < at_ns:
-            at_ends.append(dict(held))
-            ends.pop(0)
-        if address in live:
-            category, size = live.pop(address)
-            held[category] -= size
-        if change > 0:
-            live[address] = names[next(category_of)], change
-            held[live[address][0]] += change
-    at_ends += [dict(held)] * len(ends)
+    (file,) = (corpus / name).glob("*.json.gz")
+    with gzip.open(file) as stream:
+        events = json.load(stream)["traceEvents"]
+    allocations = allocations_of(events, view.device)
+    ends = step_ends(events)
+    assert len(ends) == len(view.step_end_ns)
     known = [course for course in view.course if course.category not in ("parameters", "earlier")]
-    assert known
-    for course in known:
-        expected = [held[course.category] for held in at_ends]
-        assert course.step_end_bytes == expected, course.category
+    expected = {
+        category: [
+            sum(size for kind, size, *life in allocations if kind == category and alive(life, end))
+            for end in ends
+        ]
+        for category in {kind for kind, *_ in allocations}
+    }
+    assert {course.category: course.step_end_bytes for course in known} == expected
     if not view.is_relative:
         totals = np.sum([course.step_end_bytes for course in view.course], axis=0)
         assert totals.tolist() == view.step_end_bytes
+
+
+def alive(life: list[float], at_us: float) -> bool:
+    since, until = life
+    return since <= at_us < until
+
+
+def step_ends(events: list[dict[str, Any]]) -> list[float]:
+    """A step ends where the next one begins, and the last one at the end of its mark."""
+    steps = sorted(
+        (event["ts"], event["ts"] + event["dur"])
+        for event in events
+        if str(event.get("name")).startswith("ProfilerStep#") and event["cat"] == "user_annotation"
+    )
+    return [start for start, _ in steps[1:]] + [steps[-1][1]]
+
+
+def allocations_of(
+    events: list[dict[str, Any]], device: int | None
+) -> list[tuple[str, int, float, float]]:
+    """Category, bytes, and when it is allocated and freed, of all allocations."""
+    stacks: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+    open_at: dict[int, list[Any]] = {}
+    found: list[list[Any]] = []
+    passes: dict[str, list[float]] = {"backward": [], "optimizer": []}
+    timed = [event for event in events if "ts" in event and event.get("cat") in CATEGORIES]
+    # Of events that begin together the longest is around the others, and memory is inside.
+    for event in sorted(timed, key=lambda event: (event["ts"], -event.get("dur", -1))):
+        at, stack = event["ts"], stacks[event["tid"]]
+        while stack and stack[-1]["ts"] + stack[-1]["dur"] < at:
+            stack.pop()
+        if event["name"] != "[memory]":
+            stack.append(event)
+            part = part_of(event)
+            starts = passes.get(part)
+            if starts is not None and (
+                part == "optimizer" or not starts or [0, *passes["optimizer"]][-1] > starts[-1]
+            ):
+                starts.append(at)
+            continue
+        args = event["args"]
+        if (args["Device Id"] if args["Device Type"] else None) != device:
+            continue
+        if args["Addr"] in open_at:
+            open_at.pop(args["Addr"])[3] = at
+        if args["Bytes"] > 0:
+            marked = [part_of(outer) for outer in stack if part_of(outer)]
+            is_inside = any(outer["cat"] == "cpu_op" for outer in stack)
+            part = marked[0] if marked else "forward" if is_inside else "other"
+            found.append([part, args["Bytes"], at, inf])
+            open_at[args["Addr"]] = found[-1]
+    return [
+        (category(part, since, until, **passes), size, since, until)
+        for part, size, since, until in found
+    ]
+
+
+CATEGORIES = ("cpu_op", "user_annotation", "cpu_instant_event")
+
+
+def part_of(event: dict[str, Any]) -> str:
+    name = event["name"]
+    if name.startswith("autograd::engine::evaluate_function: "):
+        return "backward"
+    if name.startswith("Optimizer.step#"):
+        return "optimizer"
+    return "input" if name.startswith("enumerate(DataLoader)#") else ""
+
+
+def category(
+    part: str, since: float, until: float, *, backward: list[float], optimizer: list[float]
+) -> str:
+    """What an allocation is for, by docs/numbers.md."""
+
+    def following(starts: list[float], at: float) -> float:
+        return min((start for start in starts if start >= at), default=inf)
+
+    if part in ("input", "other"):
+        return "input" if part == "input" else "unknown"
+    ends_with = following(optimizer if part == "backward" else backward, since)
+    if until < inf and until <= ends_with:
+        return "temporary"
+    if part == "forward":
+        stepped = following(optimizer, ends_with)
+        is_kept = until > following(backward, stepped) or (until == inf and stepped < inf)
+        return "activations" if until > ends_with and not is_kept else "unknown"
+    if part == "optimizer":
+        return "optimizer-state"
+    return "gradients" if until > ends_with else "unknown"

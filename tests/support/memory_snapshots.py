@@ -181,11 +181,15 @@ class Heap:
             size, _ = self._held.pop(address)
             self.snapshot.free(address, size)
 
-    def trace(self) -> Trace:
-        """What is read from the file. What was not dropped is in use at the end."""
+    def pickled(self) -> bytes:
+        """The file. What was not dropped is in use at the end."""
         for address, (size, stack) in self._held.items():
             self.snapshot.holds(self._segment, address, size, stack)
-        return self.snapshot.trace()
+        return self.snapshot.pickled()
+
+    def trace(self) -> Trace:
+        """What is read from the file."""
+        return read(self.pickled())
 
 
 def _free(address: int, size: int) -> dict[str, Any]:
