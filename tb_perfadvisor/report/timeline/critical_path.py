@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.report.timeline.window import TimelineEvents
+from tb_perfadvisor.trace.integer_groups import places_by_value
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.tables import Int64
@@ -49,11 +50,14 @@ class _Path:
         is_of_worker = stored.track_worker[self._track] == stored.worker
         is_long = stored.duration_ns > 0
         self._work = self._rows(np.flatnonzero(stored.is_work & is_of_worker & is_long))
+        self._place_of_work = np.full(len(stored.start_ns), -1)
+        self._place_of_work[self._work.event] = np.arange(len(self._work.event))
+        self._work_on = self._by_track(self._work.event)
+        self._waits_on = self._by_track(
+            np.flatnonzero((stored.kind == EventKind.SYNCHRONIZE) & is_of_worker)
+        )
         # The thread of the steps comes first, if there is one.
         self._step_thread = int(np.argmin(stored.track_is_device))
-        waits = np.flatnonzero((stored.kind == EventKind.SYNCHRONIZE) & is_of_worker)
-        self._by_track: dict[tuple[str, int], _Rows] = {}
-        self._waits = waits
         self._stretches: dict[int, Intervals] = {}
         nodes = (stored.source >= 0) & ~stored.track_is_device[self._track] & is_of_worker
         self._backward = [
@@ -66,10 +70,11 @@ class _Path:
         order = np.argsort(end_ns, kind="stable")
         return _Rows(events[order], self._stored.start_ns[events[order]], end_ns[order])
 
-    def _on_track(self, what: str, events: Int64, track: int) -> _Rows:
-        if (what, track) not in self._by_track:
-            self._by_track[what, track] = self._rows(events[self._track[events] == track])
-        return self._by_track[what, track]
+    def _by_track(self, events: Int64) -> dict[int, _Rows]:
+        return {
+            track: self._rows(events[places])
+            for track, places in places_by_value(self._track[events])
+        }
 
     def add(self, track: int, from_ns: int, to_ns: int) -> None:
         """Add a stretch before the ones that are there; neighbors on a track are one."""
@@ -97,7 +102,7 @@ class _Path:
             event, begun_ns = int(work.event[place]), int(work.start_ns[place])
             track, launch = int(self._track[event]), int(stored.source[event])
             self.add(track, max(begun_ns, start_ns), int(work.end_ns[place]))
-            on_stream = self._on_track("work", work.event, track)
+            on_stream = self._work_on[track]
             before, other = on_stream.last_until(begun_ns), work.last_until(begun_ns)
             free_ns = int(on_stream.end_ns[before]) if before >= 0 else -1
             # A call may return after its work has begun.
@@ -106,23 +111,15 @@ class _Path:
             is_held = begun_ns - bound_ns > _LATENCY_NS
             if other >= 0 and is_held and int(work.end_ns[other]) > bound_ns:
                 place, bound_ns = other, int(work.end_ns[other])
-            elif free_ns >= ready_ns and before >= 0:
-                place = self._place_of(int(on_stream.event[before]), free_ns)
-            elif bound_ns > start_ns:
-                self.add(track, bound_ns, begun_ns)
-                return int(self._track[launch]), bound_ns
+            else:
+                is_behind = before >= 0 and free_ns >= ready_ns
+                place = int(self._place_of_work[on_stream.event[before]]) if is_behind else -1
+            self.add(track, max(bound_ns, start_ns), begun_ns)
             if bound_ns <= start_ns:
-                self.add(track, start_ns, begun_ns)
                 break
-            self.add(track, bound_ns, begun_ns)
+            if place < 0:
+                return int(self._track[launch]), bound_ns
         return self._step_thread, start_ns
-
-    def _place_of(self, event: int, end_ns: int) -> int:
-        """The place of an event among the device's work."""
-        place = int(np.searchsorted(self._work.end_ns, end_ns))
-        while int(self._work.event[place]) != event:
-            place += 1
-        return place
 
     def _through_host(self, thread: int, at_ns: int, start_ns: int) -> int:
         """Follow threads back to the last wait for the device; when what it waited for ended."""
@@ -149,7 +146,9 @@ class _Path:
 
     def _waited_for(self, thread: int, at_ns: int, since_ns: int) -> int | None:
         """When the work ended that a thread waited for last; None if it has not since a time."""
-        waits = self._on_track("waits", self._waits, thread)
+        waits = self._waits_on.get(thread)
+        if waits is None:
+            return None
         place = waits.last_until(at_ns)
         while place >= 0 and int(waits.end_ns[place]) > since_ns:
             ended = self._work.last_until(int(waits.end_ns[place]))
