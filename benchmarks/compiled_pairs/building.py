@@ -22,8 +22,10 @@ def program_of(name: str, role: Role) -> Program:
         name: The pair's name.
         role: Which of the two.
     """
-    module, _, function = pair_named(name).program.rpartition(".")
-    program: Program = getattr(import_module(f"compiled_pairs.{module}"), function)(role)
+    pair = pair_named(name)
+    module, _, function = pair.program.rpartition(".")
+    build_one = getattr(import_module(f"compiled_pairs.{module}"), function)
+    program: Program = build_one(role, *pair.sizes)
     return program
 
 

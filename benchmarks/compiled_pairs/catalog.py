@@ -551,7 +551,101 @@ TUNED_PAIRS = (
     ),
 )
 
-PAIRS = (*DRAWN_PAIRS, *TUNED_PAIRS)
+_NEEDLESS = {
+    "masked-positions": "scores of positions that the loss leaves out; fixed: of the others",
+    "examples-in-loop": "examples one by one; fixed: at once",
+    "second-forward": "a second forward pass for the accuracy; fixed: scores of the first",
+    "pages-by-one-hot": "pages by a product with one-hot rows; fixed: by index",
+    "chosen-by-where": "layers whose results are seldom chosen; fixed: in a branch",
+    "tiny-systems": "factorizations of tiny matrices; fixed: a formula",
+    "tokens-by-all-experts": "each token by all experts; fixed: by one",
+    "gradients-times-zero": "gradients that are multiplied by zero; fixed: never computed",
+    "shared-by-examples": "what all examples share for each of them; fixed: once",
+    "summed-after-expanding": "a layer on all pairs joined; fixed: the sum of two layers",
+}
+NEEDLESS_PAIRS = tuple(
+    _cause(name, f"needless.{name.replace('-', '_')}", cause, "excess-work")
+    for name, cause in _NEEDLESS.items()
+)
+
+_TWINS: dict[str, tuple[str, tuple[str, ...], tuple[tuple[str, tuple[int, ...]], ...]]] = {
+    "sampled-correlations": (
+        "correlations are sampled by gathers; fixed: by products",
+        ("excess-work",),
+        (
+            ("v6e", (1, 32, 48, 64, 3)),
+            ("v5p", (4, 24, 32, 256, 4)),
+            ("v5e", (1, 64, 64, 96, 2)),
+            ("v6e", (2, 40, 56, 128, 3)),
+        ),
+    ),
+    "selective-states": (
+        "all states of a recurrence are written; fixed: they stay on the chip",
+        ("excess-work",),
+        (
+            ("v5e", (2, 512, 512, 16)),
+            ("v6e", (8, 256, 1024, 8)),
+            ("v5p", (1, 2048, 512, 16)),
+            ("v6e", (4, 512, 768, 32)),
+        ),
+    ),
+    "clipped-examples": (
+        "gradients by example are clipped; fixed: only their norms are computed",
+        ("excess-work",),
+        (
+            ("v5e", (32, 64, 512, 1024)),
+            ("v5p", (64, 128, 768, 3072)),
+            ("v6e", (128, 32, 256, 2048)),
+            ("v5e", (16, 256, 1024, 2048)),
+        ),
+    ),
+    "expert-places": (
+        "places in queues by one long sum; fixed: by sums of blocks",
+        ("excess-work",),
+        (
+            ("v5e", (32_768, 64, 1024)),
+            ("v5p", (131_072, 32, 512)),
+            ("v6e", (65_536, 128, 512)),
+            ("v5e", (16_384, 256, 2048)),
+        ),
+    ),
+    "unfolded-images": (
+        "a convolution by patches; fixed: as such",
+        ("excess-work",),
+        (
+            ("v6e", (32, 56, 64, 128, 3)),
+            ("v5p", (16, 28, 128, 256, 5)),
+            ("v5e", (8, 64, 96, 96, 3)),
+            ("v6e", (64, 32, 64, 64, 5)),
+        ),
+    ),
+    "split-heads": (
+        "small layers are split over the chips; fixed: the batch is",
+        _EXPOSED,
+        (
+            ("v6e", (64, 196, 384, 6, 4)),
+            ("v5p", (32, 128, 512, 8, 4)),
+            ("v5e", (64, 64, 768, 12, 8)),
+            ("v6e", (32, 256, 640, 10, 4)),
+        ),
+    ),
+}
+TWINS = tuple(
+    _cause(
+        f"{name}-{number}",
+        f"twins.{name.replace('-', '_')}",
+        cause,
+        *first,
+        chips=sizes[-1] if first == _EXPOSED else 1,
+        sizes=sizes,
+        generations=(generation,),
+        still_true=first if first == _EXPOSED else (),
+    )
+    for name, (cause, first, variants) in _TWINS.items()
+    for number, (generation, sizes) in enumerate(variants, start=1)
+)
+
+PAIRS = (*DRAWN_PAIRS, *TUNED_PAIRS, *NEEDLESS_PAIRS, *TWINS)
 
 
 def _tests_by_lot(kind: Kind) -> frozenset[str]:
@@ -565,7 +659,9 @@ _TESTS = _tests_by_lot("cause") | _tests_by_lot("trap") | _tests_by_lot("healthy
 
 def generations_of(pair: CompiledPair) -> tuple[str, ...]:
     """The generations in the order in which a pair is compiled for them, by lot."""
-    if pair in TUNED_PAIRS:
+    if pair.generations:
+        return pair.generations
+    if pair in TUNED_PAIRS or pair in NEEDLESS_PAIRS:
         return GENERATIONS
     names = sorted(pair.name for pair in DRAWN_PAIRS)
     random.Random(2026).shuffle(names)

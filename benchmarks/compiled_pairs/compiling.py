@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=int, default=_TIME_LIMIT_S, metavar="S")
     parser.add_argument("--patience", type=int, default=_TIME_LIMIT_S, metavar="S")
     parser.add_argument("--at-once", type=int, default=_AT_ONCE, metavar="N")
-    parser.add_argument("--generation", choices=GENERATIONS, action="append")
+    parser.add_argument("--generation", choices=_EIGHT_CHIPS, action="append")
     parser.add_argument(
         "--rounds",
         type=int,
@@ -75,7 +75,7 @@ def main() -> None:
     pairs = [pair for pair in PAIRS if any(text in pair.name for text in given.only or [""])]
     refused = 0
     for number in range(given.rounds):
-        for generation in given.generation or GENERATIONS:
+        for generation in given.generation or _EIGHT_CHIPS:
             missing = [
                 (pair, role)
                 for pair in pairs

@@ -27,5 +27,9 @@ class CompiledPair:
     reduce or gather for a small layer stays exposed."""
     chips: int = 1
     """Chips that execute it together."""
+    sizes: tuple[int, ...] = ()
+    """What the program is built with, besides its role."""
+    generations: tuple[str, ...] = ()
+    """What it is compiled for, if not for each generation."""
     has_shown_a_bug: bool = False
     """A test program on which something was fixed."""

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from tb_perfadvisor.trace.hlo_text import Shape
 from tb_perfadvisor.trace.tables import Float64, Int32
 
+ZERO = "constant(0)"
+
 
 class Loop(Struct, frozen=True):
     """A loop of a program."""
@@ -63,7 +65,8 @@ class Program(Struct, frozen=True, dict=True):
     slots: Int32
     """Of each edge: the position among the target's operands. Shape (m,)."""
     texts: dict[int, str]
-    """HLO text of matrix products, convolutions and comparisons, by row."""
+    """HLO text of matrix products, convolutions and comparisons, and `ZERO` for that number, by
+    row."""
     dimensions: dict[int, tuple[int, ...]]
     """The dimensions of a broadcast's operand in its result, by row."""
     groups: dict[int, int]

@@ -395,3 +395,77 @@ def test_a_batch_that_is_split_already_is_no_remedy(parts: int, is_advised: bool
     (finding,) = find(ExcessWork, trace) or ()
     changes = {remedy.change for remedy in finding.remedies}
     assert ("batch-over-devices" in changes) == is_advised
+
+
+def test_gathers_of_whole_rows_can_come_first() -> None:
+    # Of 4096 rows of scores, the loss reads 512, wherever these are.
+    text = SLICED.replace("slice(", "gather(").replace(
+        f"{ALL} %mapped)", f"{ALL} %mapped, s32[512,1]{{1,0}} %places)"
+    )
+    text = text.replace(
+        f"%w = {W} parameter(1)",
+        f"%w = {W} parameter(1)\n%places = s32[512,1]{{1,0}} parameter(2)",
+    ).replace("// in fusion, result", "// result")
+    (finding,) = find(ExcessWork, drawn(SLOW, FUSION, program(text))) or ()
+    assert "12.5 % is needed" in finding.summary
+
+
+EXPERTS, CHOSEN = "bf16[4096,8,2048]{2,1,0}", "pred[4096,8]{1,0}"
+
+
+@pytest.mark.parametrize(("direction", "is_found"), [("EQ", True), ("GT", False)])
+def test_of_what_all_experts_compute_one_in_eight_counts(direction: str, is_found: bool) -> None:
+    text = f"""
+        %x = {X} parameter(0)
+        %w = bf16[1024,8,2048]{{2,1,0}} parameter(1)
+        %best = s32[4096]{{0}} parameter(2)
+        %all = {EXPERTS} dot({X} %x, bf16[1024,8,2048] %w), lhs_contracting_dims={{1}} // in fusion
+        %h = {EXPERTS} tanh({EXPERTS} %all) // in fusion
+        %wanted = s32[4096,8]{{1,0}} broadcast(s32[4096] %best), dimensions={{0}}
+        %number = s32[4096,8]{{1,0}} iota(), iota_dimension=1
+        %is_best = {CHOSEN} compare(s32[4096,8] %wanted, s32[4096,8] %number), direction={direction}
+        %wide = {EXPERTS} broadcast({CHOSEN} %is_best), dimensions={{0,1}}
+        %kept = {EXPERTS} multiply({EXPERTS} %h, {EXPERTS} %wide) // in fusion
+        %y = {Y} reduce({EXPERTS} %kept) // in fusion, result
+    """
+    operation = f"%fusion = {Y} fusion({X} %x, bf16[1024,8,2048] %w), kind=kOutput"
+    found = find(ExcessWork, drawn(SLOW, operation, program(text))) or ()
+    assert ["12.5 % is needed" in finding.summary for finding in found] == [True] * is_found
+
+
+@pytest.mark.parametrize(("number", "is_found"), [("0", True), ("0.5", False)])
+def test_what_is_multiplied_by_zero_is_not_needed(number: str, is_found: bool) -> None:
+    text = f"""
+        %x = {X} parameter(0)
+        %e = {Y} parameter(1)
+        %w = {SQUARE} parameter(2)
+        %gradient = {SQUARE} dot({X} %x, {Y} %e), lhs_contracting_dims={{0}}
+        %scale = bf16[] constant({number})
+        %scales = {SQUARE} broadcast(bf16[] %scale)
+        %scaled = {SQUARE} multiply({SQUARE} %gradient, {SQUARE} %scales) // in update
+        %updated = {SQUARE} subtract({SQUARE} %w, {SQUARE} %scaled) // in update, result
+    """
+    product = f"%gradient = {SQUARE} dot({X} %x, {Y} %e), lhs_contracting_dims={{0}}"
+    found = find(ExcessWork, drawn(SLOW, product, program(text))) or ()
+    assert len(found) == is_found
+    assert all("0 % is needed" in finding.summary for finding in found)
+
+
+def test_at_best_goes_what_only_brings_arrays_there() -> None:
+    text = SLICED.replace(f"dot({X} %x,", f"dot({X} %turned,").replace(
+        f"%w = {W} parameter(1)",
+        f"%w = {W} parameter(1)\n%turned = {X} copy({X} %x)",
+    )
+    symbols = {
+        "s": xla_op("fusion", FUSION, module=MODULE),
+        "c": xla_op("turned", f"%turned = {X} copy({X} %x)", module=MODULE),
+    }
+    drawing = SLOW.replace("XXXXXXssss", "XXXXXcssss")
+    trace = draw(drawing, legend=symbols, device="TPU v5 lite")
+    (finding,) = find(ExcessWork, replace(trace, programs=(program(text),))) or ()
+    needed_us = 2 * 4096 * 1024 * 16384 / 8 / FLOP_PER_US
+    assert finding.saving is not None
+    # Expected is what the product computes for nothing, and high all of the copy, 100 µs, too.
+    assert excess_us(finding) == pytest.approx(2 * (400 - needed_us), rel=0.02)
+    high_us = finding.saving.high_ns / 1000
+    assert high_us == pytest.approx(2 * (400 - needed_us / 2 + 100), rel=0.02)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.program.excess_work import useful_share
+from tb_perfadvisor.signals.program.needed_work import useful_share
 from tb_perfadvisor.testing.builder import run_of
 from tests.support.program_values import SLOW, drawn, program
 

@@ -12,7 +12,7 @@ from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.costly_operations import operations_table
 from tb_perfadvisor.rules.finding import Finding, costliest
-from tb_perfadvisor.rules.savings import faster_device_work
+from tb_perfadvisor.rules.savings import at_best_also, faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.program.excess_work import Excess, excess_work
@@ -24,8 +24,6 @@ from tb_perfadvisor.units import format_bytes, format_share
 _MOST_FINDINGS = 3
 _LEAST = 0.5
 """Share of the excess: what is written instead also takes time."""
-_NEEDED_AT_BEST = 0.5
-"""Share of what is needed: at the rates of the data sheet, and as its surroundings get faster."""
 
 
 class ExcessWork(Rule):
@@ -53,7 +51,7 @@ class ExcessWork(Rule):
         remains = np.ones((3, len(signals.trace.hlo.name)))
         for part in parts:
             needed = part.needed_ns / part.time_ns
-            then = needed, _NEEDED_AT_BEST * needed, 1 - _LEAST * (1 - needed)
+            then = needed, part.least_ns / part.time_ns, 1 - _LEAST * (1 - needed)
             remains[:, [operation.op for operation in part.operations]] = np.array(then)[:, None]
         operations = [operation for part in parts for operation in part.operations]
         rows = executions(signals, operations)
@@ -65,10 +63,14 @@ class ExcessWork(Rule):
         )
         if self.is_minor(saving.expected_ns, signals):
             return
-        cost_ns = time_within(signals, rows, saving.claims)
+        cost, cost_ns = saving.claimed_ns, time_within(signals, rows, saving.claims)
+        for part in parts:
+            others = executions(signals, part.around)
+            gone = signals.trace.events.duration_ns[others] * part.around_share
+            saving = at_best_also(signals, saving, others, gone.astype(np.int64))
         yield Finding(
             instance=place,
-            summary=_summary(signals, parts, per_step(saving.claimed_ns, signals)),
+            summary=_summary(signals, parts, per_step(cost, signals)),
             saving=saving,
             # Nothing says what would be faster instead.
             severity=None if any(_is_sure(part) for part in parts) else "medium",

@@ -24,7 +24,7 @@ from tb_perfadvisor.signals.efficiency.product_flop import (
     xla_flop,
 )
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.program.excess_work import useful_share
+from tb_perfadvisor.signals.program.needed_work import useful_share
 from tb_perfadvisor.signals.recording.completeness import knows_device_time, not_recorded_share
 from tb_perfadvisor.signals.recording.hints import OUTSIDE_GRAPHS, hint_for
 from tb_perfadvisor.signals.recording.needs import Need

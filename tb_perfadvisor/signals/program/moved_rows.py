@@ -114,14 +114,32 @@ def _moves(running: Running, row: int, *, is_scatter: bool) -> SliceMoves | None
     operands = [program.operands(row, slot) for slot in (0, 1, 2)]
     if any(len(of) != 1 for of in operands[: 3 if is_scatter else 2]):
         return None
-    table, places = (program.shape_of(of[0]) for of in operands[:2])
     moved = program.shape_of(operands[2][0] if is_scatter else row)
+    table, places = (program.shape_of(of[0]) for of in operands[:2])
+    elements = _slice_elements(table, places, moved)
+    if not elements:
+        return None
+    count, table_slices = moved.elements // elements, table.elements // elements
+    return SliceMoves(running, row, is_scatter, count, elements, table_slices)
+
+
+def gathered_elements(program: Program, gather: int) -> int:
+    """Elements of each slice that a gather reads; 0 if unknown."""
+    operands = [program.operands(gather, slot) for slot in (0, 1)]
+    if any(len(of) != 1 for of in operands):
+        return 0
+    table, places = (program.shape_of(of[0]) for of in operands)
+    return _slice_elements(table, places, program.shape_of(gather))
+
+
+def _slice_elements(table: Shape, places: Shape, moved: Shape) -> int:
+    """Elements of each slice of a table that is moved at some places; 0 if unknown."""
     for numbers in _numbers_per_place(table, places):
         count = places.elements // numbers
         elements = moved.elements // count if count else 0
         if elements * count == moved.elements and _is_slice(table, elements):
-            return SliceMoves(running, row, is_scatter, count, elements, table.elements // elements)
-    return None
+            return elements
+    return 0
 
 
 def _numbers_per_place(table: Shape, places: Shape) -> list[int]:
@@ -213,7 +231,7 @@ def one_hot_products(program: Program) -> frozenset[int]:
 
 def is_one_hot_matrix(program: Program, row: int) -> bool:
     """Whether a value is a large matrix of zeros, with a few ones at indices in each row."""
-    return program.shape_of(row).elements >= _LEAST_ELEMENTS and _is_one_hot(program, row, 0)
+    return program.shape_of(row).elements >= _LEAST_ELEMENTS and share_of_ones(program, row) < 1
 
 
 def _contracted(program: Program, product: int) -> float:
@@ -223,33 +241,46 @@ def _contracted(program: Program, product: int) -> float:
     return (flop or 0.0) / 2 / max(program.shape_of(product).elements, 1)
 
 
-def _is_one_hot(program: Program, row: int, depth: int) -> bool:
-    """Whether most elements of a value are zero because indices differ from positions."""
+def share_of_ones(program: Program, row: int, depth: int = 0) -> float:
+    """The share of a value's elements that are not zero because indices equal positions.
+
+    It is 1 if nothing says that any are zero.
+    """
     place = origin(program, row, _SPREADS)
     if depth > _MOST_STEPS:
-        return False
+        return 1.0
     name = program.name_of(place)
     if name == "compare":
-        return _compares_with_positions(program, place)
+        return _share_of_equals(program, place)
     if name == "select":
         # Chosen where indices equal positions, and zero elsewhere.
         others = [origin(program, of, _SPREADS) for of in program.operands(place, 2)]
         is_zero = bool(others) and all(program.name_of(of) == "constant" for of in others)
-        return is_zero and any(
-            _is_one_hot(program, of, depth + 1) for of in program.operands(place, 0)
-        )
+        chosen = program.operands(place, 0) if is_zero else []
+        return min((share_of_ones(program, of, depth + 1) for of in chosen), default=1.0)
     if name == "reduce":
         # The sum over the few experts of a token is zero wherever all of them are.
         summed = program.operands(place, 0)
-        size = program.shape_of(place).elements
-        return len(summed) == 1 and (
-            program.shape_of(summed[0]).elements <= _MOST_CHOICES * size
-            and _is_one_hot(program, summed[0], depth + 1)
+        terms = sum(program.shape_of(of).elements for of in summed) / max(
+            program.shape_of(place).elements, 1
         )
+        if len(summed) != 1 or terms > _MOST_CHOICES:
+            return 1.0
+        return min(terms * share_of_ones(program, summed[0], depth + 1), 1.0)
     if name in _KEEPS_ZEROS:
         factors = (of for slot in (0, 1) for of in program.operands(place, slot))
-        return any(_is_one_hot(program, of, depth + 1) for of in factors)
-    return False
+        return min((share_of_ones(program, of, depth + 1) for of in factors), default=1.0)
+    return 1.0
+
+
+def _share_of_equals(program: Program, compare: int) -> float:
+    """The share of elements for which an index is equal to a position; 1 if it compares others."""
+    if not _compares_with_positions(program, compare):
+        return 1.0
+    sides = (of for slot in (0, 1) for of in program.operands(compare, slot))
+    indices = [origin(program, of, _SPREADS) for of in sides]
+    count = sum(program.shape_of(of).elements for of in indices if program.name_of(of) != "iota")
+    return min(count / max(program.shape_of(compare).elements, 1), 1.0)
 
 
 def _compares_with_positions(program: Program, compare: int) -> bool:

@@ -1,9 +1,10 @@
 """Products whose results are partly thrown away, and products in the costlier order.
 
 The graph of values shows what becomes of a product's result. If all that follows only moves or maps
-elements until slices take some of them, the others were computed for nothing. The gradient of such
-a slice is an array that zeros pad, and products with it multiply these zeros. A gather is a slice
-if its indices depend on no data. Else to gather first can take longer than what it saves.
+elements until slices take some of them, the others were computed for nothing, and so were those
+that are multiplied by zero. The gradient of a slice is an array that zeros fill up, and products
+with it multiply these zeros. A gather is a slice if its indices depend on no data, or if it takes
+whole rows. Else to gather first can take longer than what it saves.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import prod, sqrt
 from typing import NamedTuple
+
+import numpy as np
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.graph import (
@@ -23,11 +26,18 @@ from tb_perfadvisor.signals.program.graph import (
     running_programs,
     takes_known_part,
 )
+from tb_perfadvisor.signals.program.loops import reached
+from tb_perfadvisor.signals.program.moved_rows import (
+    gathered_elements,
+    one_hot_products,
+    share_of_ones,
+)
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import stored_bytes
+from tb_perfadvisor.signals.tpu.product_time import product_flop
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, readers_of
 from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction
-from tb_perfadvisor.trace.program import Program
+from tb_perfadvisor.trace.program import ZERO, Program
 
 MAPS = (
     *("abs", "add", "and", "bitcast-convert", "clamp", "compare", "cosine", "divide", "erf"),
@@ -37,7 +47,11 @@ MAPS = (
 )
 """Each element of the result comes from one element of each operand."""
 _TAKES = ("slice", "dynamic-slice")
+_FILLING = {"pad": 0, "scatter": 2}
+"""Which operand is written among zeros."""
 _LEAST_ELEMENTS = 1 << 16
+_LEAST_ROW = 128
+"""Elements of a row that is gathered: shorter ones take as long."""
 _MOST_STEPS = 400
 _MOST_SUMMED = 16
 _MOST_USED = 0.75
@@ -62,19 +76,40 @@ def partly_used_products(signals: Signals) -> tuple[PartlyUsed, ...]:
     found = []
     for running in running_programs(signals):
         program = running.program
+        unneeded, zeros = values_times_zero(program), _Zeros(program)
+        looked_up = one_hot_products(program)
         for row in program.rows_of(PRODUCTS):
             if program.shape_of(row).elements < _LEAST_ELEMENTS:
                 continue
-            used, by = _used_share(program, row, {})
-            if used > _MOST_USED:
-                used, by = min(_filled_share(program, row, slot) for slot in (0, 1))
+            used, by = (0.0, row) if row in unneeded else _used_share(zeros, row, {})
+            if used > _MOST_USED and row not in looked_up:
+                used, by = _filled_share(zeros, row)
             if used <= _MOST_USED:
                 found.append(PartlyUsed(running, row, used, by))
     return tuple(found)
 
 
+def values_times_zero(program: Program) -> frozenset[int]:
+    """The values that the results would need if nothing were multiplied by zero."""
+    zeros = {
+        row for row in program.rows_of(("constant",)) if program.texts.get(row, "").endswith(ZERO)
+    }
+    through = (*SAME_ELEMENTS, "broadcast")
+    ends = {
+        row
+        for row in (program.rows_of(("multiply",)) if zeros else ())
+        if any(origin(program, of, through) in zeros for of in program.operands(row))
+    }
+    if not ends:
+        return frozenset()
+    before = {row: [] if row in ends else program.operands(row) for row in range(len(program))}
+    results = np.flatnonzero(program.is_result).tolist()
+    of_ends = reached(sorted(ends), {row: program.operands(row) for row in before})
+    return frozenset(of_ends - reached(results, before) - ends)
+
+
 def _used_share(
-    program: Program, product: int, known: dict[int, tuple[float, int]]
+    zeros: _Zeros, product: int, known: dict[int, tuple[float, int]]
 ) -> tuple[float, int]:
     """The share of a product's result that anything uses, and what takes it.
 
@@ -83,13 +118,14 @@ def _used_share(
     `product` is its row, and `known` has the answers for other products.
     """
     known[product] = 1.0, -1  # while it is computed: a loop that feeds itself uses all
-    known[product] = _taken_share(program, product, known)
+    known[product] = _taken_share(zeros, product, known)
     return known[product]
 
 
 def _taken_share(
-    program: Program, product: int, known: dict[int, tuple[float, int]]
+    zeros: _Zeros, product: int, known: dict[int, tuple[float, int]]
 ) -> tuple[float, int]:
+    program = zeros.program
     size, runs = program.shape_of(product).elements, float(program.runs[product])
     pending, seen, taken, by = [product], {product}, 0.0, -1
     while pending:
@@ -103,18 +139,101 @@ def _taken_share(
             name = program.name_of(user)
             # In a loop, each trip may take another part.
             times = float(program.runs[user]) / runs
-            if takes_known_part(program, user) and row in program.operands(user, 0):
+            if _takes_part(program, user) and row in program.operands(user, 0):
                 taken, by = taken + program.shape_of(user).elements * times, user
+            elif (filled := _share_times_ones(zeros, user, row)) < 1:
+                taken, by = taken + filled * size * times, user
             elif name in (*SAME_ELEMENTS, *MAPS, "broadcast") or _is_of_rows(program, user, row):
                 pending.append(user)
             elif name in PRODUCTS and _multiplies_rows(program, user, row):
-                share, taker = known.get(user) or _used_share(program, user, known)
+                share, taker = known.get(user) or _used_share(zeros, user, known)
                 if taker < 0 or not _takes_rows(program, taker):
                     return 1.0, -1
                 taken, by = taken + share * size * times, taker
             else:
                 return 1.0, -1
     return (min(taken / size, 1.0), by) if by >= 0 and taken == taken else (1.0, -1)
+
+
+def _takes_part(program: Program, user: int) -> bool:
+    """Whether a value takes a part of its operand that other places could do without.
+
+    Of a gather whose indices depend on data, the rows could be gathered first if they are whole.
+    """
+    if takes_known_part(program, user):
+        return True
+    is_gather = program.name_of(user) == "gather"
+    return is_gather and gathered_elements(program, user) >= _LEAST_ROW
+
+
+def _share_times_ones(zeros: _Zeros, user: int, value: int) -> float:
+    """The share of a value's elements that something does not multiply by zero."""
+    program = zeros.program
+    others = [of for of in program.operands(user) if of != value]
+    if len(others) != 1:
+        return 1.0
+    if program.name_of(user) in ("multiply", "and"):
+        return zeros.filled_share(others[0])
+    if program.name_of(user) in PRODUCTS:
+        # Each element counts once: the product keeps apart what the matrix of ones chooses from.
+        product = parse_instruction(program.texts.get(user, ""))
+        if product is not None and product_flop(product) == 2.0 * program.shape_of(value).elements:
+            return share_of_ones(program, others[0])
+    return 1.0
+
+
+class _Zeros:
+    """Which arrays of a program are mostly zeros, whatever its arguments are."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._known: dict[int, float] = {}
+
+    def filled_share(self, row: int) -> float:
+        """The share of a value's elements that may be other than zero.
+
+        Zero is what padding and updates leave out, where indices differ from positions, such as
+        experts that a token has not chosen, and what is multiplied by zeros.
+        """
+        place = origin(self.program, row, (*SAME_ELEMENTS, "broadcast"))
+        if place not in self._known:
+            self._known[place] = 1.0  # while it is computed
+            self._known[place] = self._share(place)
+        return self._known[place]
+
+    def _share(self, row: int) -> float:
+        program, name = self.program, self.program.name_of(row)
+        if (ones := share_of_ones(program, row)) < 1:
+            return ones
+        operands = program.operands(row)
+        if name == "pad" or (name == "scatter" and self._is_of_zeros(row)):
+            filling = program.operands(row, _FILLING[name])
+            filled = sum(program.shape_of(of).elements for of in filling)
+            return min(filled / max(program.shape_of(row).elements, 1), 1.0) if filled else 1.0
+        if name in ("multiply", "and", "divide"):
+            factors = program.operands(row, 0) if name == "divide" else operands
+            return min(map(self.filled_share, factors), default=1.0)
+        if name in ("add", "subtract", "negate"):
+            return min(sum(map(self.filled_share, operands)), 1.0)
+        if name == "reduce":
+            summed = program.operands(row, 0)
+            is_row = len(summed) == 1 and _is_of_rows(program, row, summed[0])
+            return self.filled_share(summed[0]) if is_row and self._fills_rows(summed[0]) else 1.0
+        return 1.0
+
+    def _is_of_zeros(self, scatter: int) -> bool:
+        """Whether a scatter writes into an array that nothing else has filled."""
+        through = (*SAME_ELEMENTS, "broadcast")
+        into = [origin(self.program, of, through) for of in self.program.operands(scatter, 0)]
+        return bool(into) and all(self.program.name_of(of) == "constant" for of in into)
+
+    def _fills_rows(self, row: int) -> bool:
+        """Whether an array is filled row by row, so that its other rows are zero."""
+        place = origin(self.program, row)
+        slot = _FILLING.get(self.program.name_of(place))
+        filling = [] if slot is None else self.program.operands(place, slot)
+        width = self.program.shape_of(place).dims[-1:]
+        return bool(filling) and all(self.program.shape_of(of).dims[-1:] == width for of in filling)
 
 
 def _is_of_rows(program: Program, user: int, value: int) -> bool:
@@ -173,17 +292,16 @@ def _multiplies_rows(program: Program, product: int, value: int) -> bool:
     return len(factors) == 2 and len(others) == 1 and program.argument[others[0]] >= 0
 
 
-def _filled_share(program: Program, product: int, slot: int) -> tuple[float, int]:
-    """The share of a factor that no padding fills with zeros, and the padding."""
-    for factor in program.operands(product, slot):
-        row = origin(program, factor)
-        size = program.shape_of(row).elements
-        if program.name_of(row) != "pad" or size < _LEAST_ELEMENTS:
-            continue
-        filled = sum(program.shape_of(of).elements for of in program.operands(row, 0))
-        if 0 < filled < size:
-            return filled / size, row
-    return 1.0, -1
+def _filled_share(zeros: _Zeros, product: int) -> tuple[float, int]:
+    """The share of a factor that is not filled with zeros, and the factor."""
+    program = zeros.program
+    factors = [
+        of
+        for slot in (0, 1)
+        for of in program.operands(product, slot)
+        if program.shape_of(of).elements >= _LEAST_ELEMENTS
+    ]
+    return min(((zeros.filled_share(of), of) for of in factors), default=(1.0, -1))
 
 
 def mapped_rows(program: Program, product: int) -> list[int]:

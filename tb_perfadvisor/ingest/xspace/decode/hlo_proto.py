@@ -70,7 +70,11 @@ HloProto: Final = build_messages(
             ("lhs_batch", 3, INT64, True),
             ("rhs_batch", 4, INT64, True),
         ),
-        "Literal": (("s32s", 4, INT64, True),),
+        "Literal": (
+            ("s32s", 4, INT64, True),
+            ("f32s", 8, BYTES, False),
+            ("bf16s", 13, BYTES, False),
+        ),
         "Sharding": (
             ("type", 1, INT64, False),
             ("tile_assignment_dimensions", 3, INT64, True),

@@ -38,7 +38,7 @@ from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import (
 )
 from tb_perfadvisor.trace.columns import TableLookup
 from tb_perfadvisor.trace.hlo_text import Shape, parse_shapes
-from tb_perfadvisor.trace.program import Loop, Program, ProgramMemory
+from tb_perfadvisor.trace.program import ZERO, Loop, Program, ProgramMemory
 
 _MOST_INSTRUCTIONS: Final = 100_000
 _DEEPEST: Final = 200
@@ -246,7 +246,9 @@ class _Reader:
         return shape is not None and int(shape.element_type) == 1 and not shape.dimensions
 
     def text(self, key: _Key, instruction: Any) -> str:
-        """HLO text of a product or a comparison, with the shapes of the operands."""
+        """HLO text of a product or a comparison, with the shapes of the operands, or `ZERO`."""
+        if instruction.opcode == b"constant":
+            return ZERO
         operands = [
             self._by_key.get(_Key(key.computation, int(id_))) for id_ in instruction.operand_ids
         ]
@@ -254,6 +256,13 @@ class _Reader:
             return product_line(instruction, operands)
         line = instruction_line(instruction, operands)
         return f"{line}, direction={decoded(instruction.comparison_direction)}"
+
+
+def _is_zero(instruction: Any) -> bool:
+    """Whether an instruction is a constant of a floating-point type that is zero."""
+    literal = instruction.literal if instruction.opcode == b"constant" else None
+    numbers = literal.f32s or literal.bf16s if literal is not None else b""
+    return bool(numbers) and not any(numbers)
 
 
 def program_values(module: str, message: Any) -> Program | None:
@@ -318,7 +327,7 @@ def program_values(module: str, message: Any) -> Program | None:
         texts={
             row: reader.text(key, i)
             for row, (key, i) in enumerate(zip(keys, instructions, strict=True))
-            if i.opcode == b"compare" or i.opcode in _PRODUCTS
+            if i.opcode == b"compare" or i.opcode in _PRODUCTS or _is_zero(i)
         },
         dimensions={
             row: tuple(min(int(dim), _MOST_DEVICES) for dim in i.dimensions)

@@ -1,0 +1,403 @@
+"""What the operations of a program read, write and compute, and what of that is needed.
+
+Operations together need at least the arrays that they read from outside, those that others read of
+them, and the useful FLOP of their products, at usual rates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import NamedTuple
+
+from tb_perfadvisor.signals.memo import memoized
+from tb_perfadvisor.signals.program.devices import (
+    differing_values,
+    repeated_products,
+)
+from tb_perfadvisor.signals.program.graph import (
+    FREE,
+    PRODUCTS,
+    SAME_ELEMENTS,
+    Running,
+    count_of,
+    element_ns,
+    matrix_unit_side,
+    origin,
+    readers,
+    running_programs,
+    single_elements_ns,
+    takes_known_part,
+    total_ns,
+)
+from tb_perfadvisor.signals.program.loop_work import (
+    EXCHANGES,
+    LEAST_NS,
+)
+from tb_perfadvisor.signals.program.moved_rows import is_one_hot_matrix, one_hot_products
+from tb_perfadvisor.signals.program.useful_work import (
+    costly_orders,
+    mapped_rows,
+    partly_used_products,
+    values_times_zero,
+)
+from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth
+from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, least_product_ns, product_flop
+from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction
+from tb_perfadvisor.units import NS_PER_S
+
+_ON_CHIP = 0.1
+"""What a byte in the chip's own memory costs, relative to one in the device's memory."""
+_SIMPLE = frozenset({"add", "div", "max", "min", "mul", "sub"})
+_MANY = 8
+"""Operations of one name in the source, also on several lines of it."""
+_MOST_RENAMED = 64
+_ROW_NS = 4.0
+"""Of a row that a gather moves, as XLA's compiler schedules gathers for v5e, v5p and v6e."""
+_LEAST_OF_LOOK_UP = 1 / 6
+"""Of a product that looks rows up: gathers move small pieces."""
+_TAKES = ("slice", "dynamic-slice", "gather")
+_OF_ONE_SUM = 2
+"""Operands of a sum: the array, and what it begins with."""
+_UNKNOWN = frozenset(
+    {
+        *("call", "conditional", "rng", "rng-bit-generator", "scatter"),
+        *("select-and-scatter", "sort", "while"),
+    }
+)
+"""How long these need depends on more than the size of their arrays."""
+MOVES = frozenset((*SAME_ELEMENTS, *FREE, "concatenate", "dynamic-slice", "slice"))
+_LINEAR = MOVES | {"add", "and", "dynamic-update-slice", "multiply", "negate", "pad", "subtract"}
+
+
+class Needs(NamedTuple):
+    """What a part takes and needs over the used window, in ns and bytes."""
+
+    time_ns: float
+    border_bytes: float
+    product_ns: float
+    nonlinear_ns: float
+    """For arithmetic on single elements that no product replaces."""
+    unknown_ns: float
+    """The time of operations whose need is not known."""
+    least_ns: float
+    border_elements: int
+    """Of the largest array that crosses the border."""
+
+    def known_ns(self, bytes_per_s: float) -> float:
+        """What the operations need whose need is known."""
+        moves_ns = self.border_bytes / bytes_per_s * NS_PER_S
+        return max(moves_ns, self.product_ns, self.nonlinear_ns, self.least_ns)
+
+
+class UsefulProduct(NamedTuple):
+    """One execution of a product: its FLOP, those that are useful, and what these need."""
+
+    flop: float
+    useful_flop: float
+    needed_ns: float
+
+
+class WorkOfOperations:
+    """What the operations of a program read, write and compute."""
+
+    def __init__(self, signals: Signals, running: Running, bytes_per_s: float) -> None:
+        """Collect the arrays of each operation."""
+        self.signals, self.running, self.bytes_per_s = signals, running, bytes_per_s
+        program = self.program = running.program
+        self.count = {
+            name: count_of(signals, operation)
+            for name, operation in running.operations.items()
+            if not operation.opcode.endswith(("-start", "-done"))
+        }
+        self.rows: dict[str, list[int]] = defaultdict(list)
+        for row in range(len(program)):
+            if program.kernel_of(row) in self.count:
+                self.rows[program.kernel_of(row)].append(row)
+        self.looked_up = one_hot_products(program)
+        self.times_zero = values_times_zero(program)
+        self.reads: dict[str, dict[int, float]] = {name: {} for name in self.rows}
+        self.readers: dict[int, set[str]] = defaultdict(set)
+        for name, rows in self.rows.items():
+            for row in rows:
+                for operand in program.operands(row):
+                    self._read(name, operand)
+        self.results = {self.source(row) for row in range(len(program)) if program.is_result[row]}
+        self.repeated = {
+            row for of, rows in repeated_products(signals) if of.program is program for row in rows
+        }
+        self.differs = differing_values(program) if program.devices > 1 else None
+        self.used = {
+            part.product: part
+            for part in partly_used_products(signals)
+            if part.running.program is program
+        }
+        self.other_order = {
+            row: pair.share
+            for pair in costly_orders(signals)
+            if pair.running.program is program
+            for row in (pair.first, *pair.users)
+        }
+        self.mapped_share = {
+            row: part.used
+            for part in self.used.values()
+            for row in mapped_rows(program, part.product)
+        }
+        self.products = {
+            row: product
+            for rows in self.rows.values()
+            for row in rows
+            if (product := self._product(row)) is not None
+        }
+        self.time_ns = {name: total_ns(signals, [running.operations[name]]) for name in self.rows}
+        self.emulated_share = {name: self._emulated_share(name) for name in self.rows}
+        self.nonlinear_ns = {name: self._nonlinear_ns(name) for name in self.rows}
+        self.is_known = {name: self._is_known(name) for name in self.rows}
+
+    def source(self, row: int) -> int:
+        """What computes an array that operations which never execute rename."""
+        for _ in range(_MOST_RENAMED):
+            is_executed = self.program.kernel_of(row) in self.count
+            operands = self.program.operands(row, 0)
+            if is_executed or self.program.argument[row] >= 0 or len(operands) != 1:
+                break
+            (row,) = operands
+        return row
+
+    def _read(self, name: str, operand: int) -> None:
+        source = self.source(operand)
+        if name in (self.program.kernel_of(operand), self.program.kernel_of(source)):
+            return
+        users = [
+            user
+            for user in self.program.users(operand)
+            if self.program.kernel_of(user) == name and user not in self.times_zero
+        ]
+        if not users:
+            return
+        size = _stored_bytes(self.program.shape_of(source))
+        if all(self._takes_part(user, operand) for user in users):
+            taken = (user for user in users if self.program.name_of(user) in _TAKES)
+            size = min(size, sum(self.program.shape_of(user).padded_bytes for user in taken))
+        if self.looked_up.issuperset(users) and not is_one_hot_matrix(self.program, operand):
+            # Of the table, as many rows as the result has.
+            size = min(size, sum(self.program.shape_of(user).padded_bytes for user in users))
+        read = self.reads[name]
+        read[source] = max(read.get(source, 0.0), size * self.count[name])
+        self.readers[source].add(name)
+
+    def _takes_part(self, user: int, operand: int) -> bool:
+        """Whether a value reads a part of an operand, or writes into a part of it."""
+        name = self.program.name_of(user)
+        takes = name in _TAKES or name == "dynamic-update-slice"
+        return takes and operand in self.program.operands(user, 0)
+
+    def written(self, row: int) -> float:
+        """Bytes of an array that leaves its operation."""
+        size = _stored_bytes(self.program.shape_of(row))
+        if self.program.name_of(row) == "dynamic-update-slice":
+            updates = self.program.operands(row, 1)
+            size = min([size, *(self.program.shape_of(of).padded_bytes for of in updates)])
+        return size * self.count[self.program.kernel_of(row)]
+
+    def _product(self, row: int) -> UsefulProduct | None:
+        if self.program.name_of(row) not in PRODUCTS:
+            return None
+        product = parse_instruction(self.program.texts.get(row, ""))
+        flop = product_flop(product) if product is not None else None
+        needed_ns = least_product_ns(self.signals, product) if product is not None else None
+        if flop is None or needed_ns is None:
+            return None
+        share = self.used[row].used if row in self.used else self.other_order.get(row, 1.0)
+        if row in self.repeated:
+            share /= self.program.devices
+        if self.has_constant_factor(row):
+            share = 0.0
+        if row in self.looked_up:
+            shape = self.program.shape_of(row)
+            row_size = next((size for size in reversed(shape.dims) if size > 1), 1)
+            rows_ns = _ROW_NS * shape.elements / row_size
+            return UsefulProduct(flop, 0.0, max(rows_ns, _LEAST_OF_LOOK_UP * needed_ns))
+        return UsefulProduct(flop, flop * share, needed_ns * share)
+
+    def has_constant_factor(self, product: int) -> bool:
+        """Whether a factor of a product depends on no data, such as a matrix of ones and zeros."""
+        factors = (of for slot in (0, 1) for of in self.program.operands(product, slot))
+        return any(
+            self.program.shape_of(factor).elements > 1
+            and self.program.largest_argument[factor] <= 1
+            for factor in factors
+        )
+
+    def elements(self, row: int, moved: float) -> int:
+        """Elements of the part of an array that is moved at a time, of `moved` bytes in all."""
+        shape, count = self.program.shape_of(row), self.count.get(self.program.kernel_of(row), 1)
+        whole = _stored_bytes(shape) * count
+        return round(shape.elements * min(moved / whole, 1.0)) if whole else shape.elements
+
+    def needs(self, part: frozenset[str]) -> Needs:
+        """What some operations take and need together."""
+        read: dict[int, float] = {}
+        leaves: dict[int, float] = {}
+        time_ns = product_ns = elements_ns = unknown_ns = 0.0
+        for name in sorted(part):
+            count, now_ns = self.count[name], self.time_ns[name]
+            time_ns += now_ns
+            unknown_ns += 0.0 if self.is_known[name] else now_ns
+            for source, size in self.reads[name].items():
+                if self.program.kernel_of(source) not in part:
+                    read[source] = max(read.get(source, 0.0), size)
+            elements_ns += self.nonlinear_ns[name] * count
+            for row in self.rows[name]:
+                if row in self.products:
+                    product_ns += self.products[row].needed_ns * count
+                if row in self.results:
+                    leaves[row] = self.written(row)
+                elif others := self.readers.get(row, part) - part:
+                    # Of what is written, others may read a part.
+                    read_later = sum(self.reads[other][row] for other in sorted(others))
+                    leaves[row] = min(self.written(row), read_later)
+        return Needs(
+            time_ns,
+            sum(read.values()) + sum(leaves.values()),
+            product_ns,
+            elements_ns,
+            unknown_ns,
+            LEAST_NS * max(self.count[name] for name in part),
+            max((self.elements(*each) for each in (*read.items(), *leaves.items())), default=1),
+        )
+
+    def _nonlinear_ns(self, name: str) -> float:
+        """What the arithmetic of an operation needs that no product replaces.
+
+        Sums of products of expanded arrays are products. If anything else is computed from the
+        largest array, all of its elements are needed.
+        """
+        rows = [
+            row
+            for row in self.rows[name]
+            if self.program.name_of(row) not in PRODUCTS and row not in self.times_zero
+        ]
+        size = {row: self.program.shape_of(row).elements for row in rows}
+        nonlinear = [row for row in rows if self._is_nonlinear(row)]
+        reads = [of for row in nonlinear for of in self.program.operands(row) if of in size]
+        is_needed = any(size[row] == max(size.values()) for row in (*nonlinear, *reads))
+        elements_ns = sum(
+            single_elements_ns(self.signals, self.program, row) * self.mapped_share.get(row, 1.0)
+            for row in (rows if is_needed else nonlinear)
+        )
+        elements_ns *= 1 - self.emulated_share[name]
+        return elements_ns if is_needed else max(elements_ns, self._product_instead_ns(rows))
+
+    def _product_instead_ns(self, rows: list[int]) -> float:
+        """What a product takes that would compute a sum over expanded arrays.
+
+        With few rows, columns or terms, it leaves the matrix unit mostly empty. Squares of sums and
+        differences are the sum of three terms, of which one is such a product.
+        """
+        names = {self.program.name_of(row): row for row in rows}
+        is_sum = names.keys() >= {"multiply", "reduce"}
+        if not is_sum or is_one_hot_matrix(self.program, names["reduce"]):
+            return 0.0
+        largest = max(map(self.program.shape_of, rows), key=lambda shape: shape.elements)
+        fewest = min((size for size in largest.dims if size > 1), default=1)
+        flop = 2.0 * largest.elements * max(matrix_unit_side(self.signals) / fewest, 1.0)
+        added = 2 * self.program.shape_of(names["reduce"]).elements
+        added_ns = added * element_ns(self.signals) if names.keys() & {"add", "subtract"} else 0.0
+        return (flop_time_ns(self.signals, flop) or 0.0) + added_ns
+
+    def _emulated_share(self, name: str) -> float:
+        """The share of the arithmetic of an operation that the source does not have.
+
+        An addition is one in the source, and a dozen for numbers that the device has not.
+        """
+        arithmetic = [row for row in self.rows[name] if self.program.name_of(row) not in MOVES]
+        sources = Counter(
+            (self.program.paths.get(row, "").rstrip(":"), self.program.shape_of(row).dims)
+            for row in arithmetic
+        )
+        surplus = sum(
+            count - 1
+            for (path, _), count in sources.items()
+            if path.rpartition("/")[2] in _SIMPLE and count > _MANY
+        )
+        return surplus / max(len(arithmetic), 1)
+
+    def _is_nonlinear(self, row: int) -> bool:
+        name = self.program.name_of(row)
+        if name == "reduce":
+            return len(self.program.operands(row)) > _OF_ONE_SUM
+        if name in ("compare", "select"):
+            return not self._is_of_positions(row)
+        if name in ("custom-call", "gather"):
+            return not self._is_priced(row)
+        return name not in _LINEAR
+
+    def _is_of_positions(self, row: int) -> bool:
+        """Whether a value is a comparison with positions, or a choice by one."""
+        for of in self.program.operands(row, 0) + self.program.operands(row, 1):
+            made = origin(self.program, of, (*SAME_ELEMENTS, "broadcast"))
+            name = self.program.name_of(made)
+            if name == "iota" or (
+                name == "compare" and made != row and self._is_of_positions(made)
+            ):
+                return True
+        return False
+
+    def _is_priced(self, row: int) -> bool:
+        """Whether a gather takes a part that is known, or a custom call computes nothing.
+
+        Such calls make room for an array, or check the indices of a gather.
+        """
+        name = self.program.name_of(row)
+        if name == "custom-call" and self.program.operands(row):
+            users = list(readers(self.program, row, (*SAME_ELEMENTS, "slice")))
+            return all(self.program.name_of(user) == "gather" for user in users)
+        return name != "gather" or takes_known_part(self.program, row)
+
+    def _is_known(self, name: str) -> bool:
+        opcodes = {self.program.name_of(row): row for row in self.rows[name]}
+        is_exchange = any(opcode.startswith(EXCHANGES) for opcode in opcodes)
+        products = (row for opcode, row in opcodes.items() if opcode in PRODUCTS)
+        return (
+            not opcodes.keys() & _UNKNOWN
+            and all(self._is_priced(row) for row in self.rows[name])
+            and not is_exchange
+            and all(row in self.products for row in products)
+        )
+
+    def moved(self, name: str) -> float:
+        """Bytes that an operation reads and writes."""
+        leaving = (r for r in self.rows[name] if r in self.results or self.readers.get(r))
+        return sum(self.reads[name].values()) + sum(map(self.written, leaving))
+
+
+@memoized
+def useful_share(signals: Signals) -> float | None:
+    """The share of the FLOP of products that their results need; None if FLOP are unknown."""
+    flop = useful = 0.0
+    for operations in work_of_programs(signals):
+        for name, rows in operations.rows.items():
+            for row in rows:
+                if operations.program.name_of(row) not in PRODUCTS:
+                    continue
+                if row not in operations.products:
+                    return None
+                product, count = operations.products[row], operations.count[name]
+                flop += product.flop * count
+                useful += product.useful_flop * count
+    return useful / flop if flop else None
+
+
+@memoized
+def work_of_programs(signals: Signals) -> tuple[WorkOfOperations, ...]:
+    """The programs of the used window with what their operations do; none if rates are unknown."""
+    bytes_per_s = achievable_bandwidth(signals)
+    if bytes_per_s is None:
+        return ()
+    return tuple(WorkOfOperations(signals, one, bytes_per_s) for one in running_programs(signals))
+
+
+def _stored_bytes(shape: Shape) -> float:
+    """Bytes of an array; those on the chip count little."""
+    return shape.padded_bytes * (_ON_CHIP if shape.memory_space else 1.0)
