@@ -469,3 +469,23 @@ def test_at_best_goes_what_only_brings_arrays_there() -> None:
     assert excess_us(finding) == pytest.approx(2 * (400 - needed_us), rel=0.02)
     high_us = finding.saving.high_ns / 1000
     assert high_us == pytest.approx(2 * (400 - needed_us / 2 + 100), rel=0.02)
+
+
+@pytest.mark.parametrize(("opcode", "is_found"), [("subtract", False), ("xor", True)])
+def test_many_operations_of_one_kind_emulate_nothing(opcode: str, is_found: bool) -> None:
+    wide = "u32[4096,1024]{1,0}"
+    lines = [f"%v{n} = {wide} {opcode}({wide} %a, {wide} %a) // in fusion" for n in range(12)]
+    text = (
+        f"%a = {wide} parameter(0)\n"
+        + "\n".join(lines)
+        + f"""
+        %sum = {wide} negate({wide} %v11) // in fusion, result
+    """
+    )
+    values = program(text)
+    paths = dict.fromkeys(range(1, 13), "jit(step)/sub")
+    trace = drawn(SLOW, f"%fusion = {wide} fusion({wide} %a)", replace(values, paths=paths))
+    found = find(ExcessWork, trace) or ()
+    assert ["what is one in the source" in finding.summary for finding in found] == [
+        True
+    ] * is_found

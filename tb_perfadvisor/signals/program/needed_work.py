@@ -6,7 +6,7 @@ them, and the useful FLOP of their products, at usual rates.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import NamedTuple
 
 from tb_perfadvisor.signals.memo import memoized
@@ -33,7 +33,11 @@ from tb_perfadvisor.signals.program.loop_work import (
     EXCHANGES,
     LEAST_NS,
 )
-from tb_perfadvisor.signals.program.moved_rows import is_one_hot_matrix, one_hot_products
+from tb_perfadvisor.signals.program.moved_rows import (
+    is_one_hot_matrix,
+    one_hot_products,
+    share_of_ones,
+)
 from tb_perfadvisor.signals.program.useful_work import (
     costly_orders,
     mapped_rows,
@@ -48,7 +52,13 @@ from tb_perfadvisor.units import NS_PER_S
 
 _ON_CHIP = 0.1
 """What a byte in the chip's own memory costs, relative to one in the device's memory."""
-_SIMPLE = frozenset({"add", "div", "max", "min", "mul", "sub"})
+_SIMPLE = {
+    **{"add": "add", "div": "divide", "max": "maximum"},
+    **{"min": "minimum", "mul": "multiply", "sub": "subtract"},
+}
+"""What computes an operation of the source where the device has it."""
+_MOST_PLAIN = 0.75
+"""Of the operations that compute one of the source, where the device has it not."""
 _MANY = 8
 """Operations of one name in the source, also on several lines of it."""
 _MOST_RENAMED = 64
@@ -216,7 +226,12 @@ class WorkOfOperations:
         if row in self.looked_up:
             shape = self.program.shape_of(row)
             row_size = next((size for size in reversed(shape.dims) if size > 1), 1)
-            rows_ns = _ROW_NS * shape.elements / row_size
+            ones = sum(
+                share_of_ones(self.program, of) * self.program.shape_of(of).elements
+                for of in self.program.operands(row)
+                if is_one_hot_matrix(self.program, of)
+            )
+            rows_ns = _ROW_NS * min(ones, shape.elements / row_size)
             return UsefulProduct(flop, 0.0, max(rows_ns, _LEAST_OF_LOOK_UP * needed_ns))
         return UsefulProduct(flop, flop * share, needed_ns * share)
 
@@ -312,15 +327,17 @@ class WorkOfOperations:
         An addition is one in the source, and a dozen for numbers that the device has not.
         """
         arithmetic = [row for row in self.rows[name] if self.program.name_of(row) not in MOVES]
-        sources = Counter(
-            (self.program.paths.get(row, "").rstrip(":"), self.program.shape_of(row).dims)
-            for row in arithmetic
-        )
-        surplus = sum(
-            count - 1
-            for (path, _), count in sources.items()
-            if path.rpartition("/")[2] in _SIMPLE and count > _MANY
-        )
+        sources: dict[tuple[str, tuple[int, ...]], list[str]] = defaultdict(list)
+        for row in arithmetic:
+            path = self.program.paths.get(row, "").rstrip(":")
+            sources[path, self.program.shape_of(row).dims].append(self.program.name_of(row))
+        surplus = 0
+        for (path, _), opcodes in sources.items():
+            # A line with many products has as many of the same kind.
+            plain = opcodes.count(_SIMPLE.get(path.rpartition("/")[2], ""))
+            is_simple = path.rpartition("/")[2] in _SIMPLE
+            if is_simple and len(opcodes) > _MANY and plain <= _MOST_PLAIN * len(opcodes):
+                surplus += len(opcodes) - 1
         return surplus / max(len(arithmetic), 1)
 
     def _is_nonlinear(self, row: int) -> bool:

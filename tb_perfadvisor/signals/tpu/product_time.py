@@ -108,15 +108,19 @@ def separated_by_window(product: Instruction) -> tuple[int, int]:
     """The number of groups or batches that a convolution keeps apart by its window; 1 if none.
 
     XLA makes a spatial dimension of them. Its window has their number, but the input is dilated so
-    much that the window meets one of them at a time: `size=8 stride=7 lhs_dilate=8`. The second
-    number is that of the other dimensions of the window.
+    much that the window meets one of them at a time: `size=8 stride=7 lhs_dilate=8`. An input of
+    size one meets one element of the window at a time, too. The second number is that of the other
+    dimensions of the window.
     """
     sizes, strides, dilations = (
         _window(product, name) for name in ("size", "stride", "lhs_dilate")
     )
+    labels, input_dims = product.labels, product.operands[0].dims
+    places = [labels[0].find(str(number)) if labels else -1 for number in range(len(sizes))]
+    is_one = [0 <= place < len(input_dims) and input_dims[place] == 1 for place in places]
     separates = [
-        size > 1 and size == dilation and stride == size - 1
-        for size, stride, dilation in zip(sizes, strides, dilations, strict=True)
+        size > 1 and (is_single or (size == dilation and stride == size - 1))
+        for size, stride, dilation, is_single in zip(sizes, strides, dilations, is_one, strict=True)
     ]
     groups = prod(size for size, is_group in zip(sizes, separates, strict=True) if is_group)
     return groups, separates.count(False)
