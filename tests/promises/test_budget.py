@@ -38,7 +38,7 @@ BUDGET = {
     # `snapshots/categories`: a snapshot showed how much is held, not what for.
     # `instrument/time_windows` was a part of `jax_windows`. `loopless_windows`: programs that
     # repeat nothing were not recorded, and servers with a thread per request were ended by it.
-    "modules": 661,
+    "modules": 662,
     "rules": 145,
     "limits that users can set": 190,
     # `analyze --tables`: all tables at once beside any format, so it is no format itself.
@@ -71,7 +71,7 @@ BUDGET = {
     # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
     # Timers of the whole run, as above, and hardware counters beside kernels.
     # Programs without a loop and servers, as above.
-    "lines of Python and TOML": 135_853,
+    "lines of Python and TOML": 136_175,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
