@@ -104,6 +104,65 @@ while not {"problem", "summary"} & json.loads(
     train(w)[1].block_until_ready()
     time.sleep(0.002)
 """
+# Programs of each framework that draw random numbers as they train, and print each loss exactly.
+PRINTED_LOSSES = {
+    "torch": """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Dropout(0.5), torch.nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(net.parameters(), 0.01)
+for _ in range(80):
+    loss = (net(torch.randn(16, 32)) - 1).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(loss.item().hex())
+""",
+    "keras": """
+import keras, numpy as np
+keras.utils.set_random_seed(0)
+model = keras.Sequential([keras.layers.Dense(32), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+model.compile(optimizer="sgd", loss="mse")
+x = np.random.default_rng(0).standard_normal((800, 16), "float32")
+for _ in range(2):
+    print([each.hex() for each in model.fit(x, x[:, :1], batch_size=16, verbose=0).history["loss"]])
+""",
+    "tensorflow": """
+import tensorflow as tf
+tf.random.set_seed(0)
+w = tf.Variable(tf.random.normal((32, 1)))
+for _ in range(80):
+    x = tf.random.normal((16, 32))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((tf.nn.dropout(x, 0.5) @ w - 1) ** 2)
+    w.assign_sub(0.01 * tape.gradient(loss, w))
+    print(float(loss).hex())
+""",
+    "jax": """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def train(w, key):
+    loss = lambda w: jnp.mean((jax.random.normal(key, (16, 32)) @ w - 1) ** 2)
+    value, gradient = jax.value_and_grad(loss)(w)
+    return w - 0.01 * gradient, value
+
+w = jnp.ones((32, 1))
+for key in jax.random.split(jax.random.key(0), 80):
+    w, loss = train(w, key)
+    print(float(loss).hex())
+""",
+    "numpy": """
+import numpy as np
+np.random.seed(0)
+w = np.ones((32, 1))
+for _ in range(80):
+    x = np.random.standard_normal((16, 32))
+    error = x @ w - 1
+    w -= 0.01 * x.T @ error / 16
+    print(float((error**2).mean()).hex())
+""",
+}
 # These have no loop of their own, and go on until the command was told of a recording.
 UNTIL_SEEN = """
 import itertools, json, os, pathlib, threading
@@ -483,3 +542,25 @@ def test_a_request_to_a_server_is_a_step(server: str, reason: str, tmp_path: Pat
     report = analyze_all(tmp_path / "run")[0]
     assert report.steps.source == "ProfilerStep"
     assert report.steps.used >= 3
+
+
+@pytest.mark.parametrize("framework", PRINTED_LOSSES)
+def test_losses_are_those_of_the_program_by_itself(framework: str, tmp_path: Path) -> None:
+    pytest.importorskip(framework)
+    path = tmp_path / "program.py"
+    path.write_text(PRINTED_LOSSES[framework])
+    command = [sys.executable, "-m", "tb_perfadvisor", "run", "--logdir", str(tmp_path / "run")]
+    one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    printed = [
+        subprocess.run(
+            [*prefix, sys.executable, str(path)],
+            env={**os.environ, **QUIET, **one_thread},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        ).stdout
+        for prefix in ([], [*command, "--first", "5", "--"])
+    ]
+    assert printed[0] == printed[1]
+    assert "0x" in printed[0]

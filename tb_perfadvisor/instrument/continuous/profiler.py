@@ -31,8 +31,8 @@ from tb_perfadvisor.instrument.examination.examiner import Examiner
 from tb_perfadvisor.instrument.examination.repeated_calls import RepeatedCalls
 from tb_perfadvisor.instrument.parts import Parts
 from tb_perfadvisor.instrument.record_requests import Requests
-from tb_perfadvisor.instrument.run_timers import StepTimers
 from tb_perfadvisor.instrument.stack_samples import StackSamples
+from tb_perfadvisor.instrument.step_timers import StepTimers
 from tb_perfadvisor.machine.facts import Recording
 from tb_perfadvisor.units import format_bytes
 

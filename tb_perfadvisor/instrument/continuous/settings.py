@@ -15,7 +15,7 @@ from tb_perfadvisor.instrument.continuous.profiler import (
 from tb_perfadvisor.instrument.continuous.recorders import Recorder, TorchRecorder
 from tb_perfadvisor.instrument.continuous.schedule import Advisor, Plan
 from tb_perfadvisor.instrument.ranks import worker_name_of_rank, worker_name_of_torch
-from tb_perfadvisor.instrument.run_timers import StepTimers
+from tb_perfadvisor.instrument.step_timers import StepTimers
 
 
 def make_profiler(

@@ -34,7 +34,7 @@ from tb_perfadvisor.signals.ranks.stragglers import (
     preempted_more_ns,
     saved_by_equal_loads_ns,
 )
-from tb_perfadvisor.signals.steps.run_timers import LateRank, late_rank
+from tb_perfadvisor.signals.steps.timed_run import LateRank, late_rank
 from tb_perfadvisor.trace.intervals import EMPTY, intersect, join, total_ns
 from tb_perfadvisor.units import format_duration, format_share
 

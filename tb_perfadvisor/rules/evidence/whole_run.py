@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.advice import Remedy
 from tb_perfadvisor.rules.finding import Evidence, Finding, Series, severity_by_share
-from tb_perfadvisor.signals.steps.run_timers import RunCost
+from tb_perfadvisor.signals.steps.timed_run import RunCost
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import format_share
 

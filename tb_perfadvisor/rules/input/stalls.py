@@ -35,7 +35,7 @@ from tb_perfadvisor.signals.input.loader_workers import (
     workers_to_keep_up,
 )
 from tb_perfadvisor.signals.input.tfdata import kind_of, tfdata
-from tb_perfadvisor.signals.steps.run_timers import input_over_run
+from tb_perfadvisor.signals.steps.timed_run import input_over_run
 from tb_perfadvisor.trace import EventKind, OperatorTotal, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union

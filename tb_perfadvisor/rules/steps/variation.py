@@ -27,20 +27,20 @@ from tb_perfadvisor.rules.finding import (
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
-from tb_perfadvisor.signals.steps.run_timers import (
-    RunCost,
-    RunParts,
-    late_rank,
-    parts_of_worker,
-    reduced_clocks,
-    run_parts,
-)
 from tb_perfadvisor.signals.steps.step_variation import (
     OF_THE_HOST,
     StepVariation,
     dominant_event,
     in_steps,
     step_variation,
+)
+from tb_perfadvisor.signals.steps.timed_run import (
+    RunCost,
+    RunParts,
+    late_rank,
+    parts_of_worker,
+    reduced_clocks,
+    run_parts,
 )
 from tb_perfadvisor.soundness.waits import waiting_calls
 from tb_perfadvisor.trace import EventKind

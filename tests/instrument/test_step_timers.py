@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tb_perfadvisor.instrument.nvml import DeviceSampler
-from tb_perfadvisor.instrument.run_timers import StepTimers
+from tb_perfadvisor.instrument.step_timers import StepTimers
 from tb_perfadvisor.machine.run_timers import MOST_ROWS, RunTimers
 
 
