@@ -21,6 +21,7 @@ import msgspec
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.instrument.continuous.python_recorder import PythonRecorder
+from tb_perfadvisor.instrument.loops import on_main_thread
 from tb_perfadvisor.instrument.ranks import worker_name_of_torch
 from tb_perfadvisor.instrument.time_windows import TimeWindows
 from tb_perfadvisor.instrument.trace_files import Change, write_trace
@@ -34,6 +35,8 @@ _MOST_REQUESTS: Final = 10_000
 _FEWEST_REQUESTS: Final = 3
 _IMPORTS: Final = "importlib._bootstrap"
 _ALL_THREADS: Final = "profile_all_threads"
+_TRY_EVERY_S: Final = 2.0
+_MOST_TRIES: Final = 5
 _END_S: Final = 30.0
 """A recording ends and is written in less."""
 
@@ -78,9 +81,30 @@ class LooplessWindows(TimeWindows):
             "keras": _TensorFlowSession,
             "python": _PythonSession,
         }
-        session = kinds[self.framework()]()
+        framework = self.framework()
+        if framework == "torch":
+            self._import_profiler()
+        session = kinds[framework]()
         session.start(directory, is_rich=is_rich)
         self._session = session
+
+    def _import_profiler(self) -> None:
+        """Import what PyTorch's profiler does when it starts, while the program imports nothing.
+
+        Two threads that import the same modules may see parts of them only.
+        """
+        is_done = threading.Event()
+
+        def load() -> None:
+            if not _is_importing():
+                hasattr(sys.modules["torch"], "_inductor")
+                is_done.set()
+
+        # A main thread that waits for something imports nothing.
+        for _ in range(_MOST_TRIES):
+            on_main_thread(load)
+            if is_done.wait(_TRY_EVERY_S) or self.ends.is_set():
+                return
 
     def stop_trace(self, directory: Path) -> None:
         """End it, and write it unless it is not wanted any more."""
