@@ -186,7 +186,7 @@ class _RecordedProcess(HookedProcess):
 
     def _ended(self, framework: str, rank: Rank, key: object) -> None:
         """A call that may end a step has returned. Forked workers are not the program."""
-        if os.getpid() != self.pid:
+        if os.getpid() != self.pid or is_in_backward():
             return
         thread, before = threading.current_thread(), self._sources.rank
         self._has_server |= thread is not threading.main_thread()
@@ -196,7 +196,9 @@ class _RecordedProcess(HookedProcess):
         if self._elsewhere:
             self._elsewhere.clear()
         if self._sources.rank is Rank.LOOP and rank > Rank.LOOP:
-            return
+            if rank is not Rank.GRADIENT or self._is_in_loop(sys._getframe(1)):
+                return
+            self._sources.forget()  # that loop prepared the training
         with self._lock:
             self._framework = framework
             if self.said["steps"] < _SEEN_STEPS:
@@ -228,6 +230,7 @@ class _RecordedProcess(HookedProcess):
     def _on_better(self, rank: Rank) -> None:
         """Record steps of a better source; what was recorded before was not of steps."""
         number = self._profiler.discard() if self._profiler is not None else 0
+        self._is_settled = False
         self.said["step"] = self._what_a_step_is(rank)
         if self._model_calls is not None and rank < Rank.CALL:
             self._model_calls.stop()
@@ -329,7 +332,7 @@ class _RecordedProcess(HookedProcess):
 
     def round_ended(self, frame: FrameType) -> None:
         """A round of the loop ended."""
-        if os.getpid() != self.pid or self._loop_seen is None:
+        if os.getpid() != self.pid or self._loop_seen is None or is_in_backward():
             return
         if self._sources.rank is not Rank.LOOP:
             self._framework = self._framework_of_loop()
@@ -339,6 +342,15 @@ class _RecordedProcess(HookedProcess):
         with suppress(Exception):
             self._sources.ended(Rank.LOOP, self._loop_seen)
         self._loop = None
+
+    def _is_in_loop(self, frame: FrameType | None) -> bool:
+        """Whether the loop that was seen is around a call."""
+        loop = self._loop_seen
+        while loop is not None and frame is not None:
+            if frame.f_code is loop.code and loop.holds(frame.f_lasti):
+                return True
+            frame = frame.f_back
+        return False
 
     def may_forget_loop(self) -> None:
         """Another loop runs for longer: look for what ends its steps."""
@@ -390,7 +402,9 @@ class _RecordedProcess(HookedProcess):
         place = self._loop_seen.place if self._loop_seen is not None else ""
         if rank is Rank.LOOP:
             return f"a round of the loop at {place}{self._because}"
-        return f"{_ENDS_STEP[rank]}, in the loop at {place}" if place else _ENDS_STEP[rank]
+        return (
+            f"{_ENDS_STEP[rank]}, in the loop at {place}" if self._is_settled else _ENDS_STEP[rank]
+        )
 
     # --- frameworks -------------------------------------------------------------------------------
 
@@ -468,6 +482,17 @@ class _RecordedProcess(HookedProcess):
 
         self._windows = JaxWindows(self.settings, self.parts, self._hear)
         self._windows.start(lambda: self._sources.rank is None)
+
+
+def is_in_backward() -> bool:
+    """Whether PyTorch runs this code to compute gradients.
+
+    Its profiler must not start or stop here: what it keeps for the thread is put back afterwards,
+    and the program crashes.
+    """
+    bindings: Any = sys.modules.get("torch._C")
+    graph_task = getattr(bindings, "_current_graph_task_id", None)
+    return graph_task is not None and graph_task() != -1
 
 
 def _is_keras_on_torch() -> bool:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Final, Protocol
 
-from tb_perfadvisor.instrument.loops import Ended, Loop, Rounds, loops_around
+from tb_perfadvisor.instrument.loops import Loop, Rounds, loops_around
 
 _LOOK_EVERY_S: Final = 0.05
 _FEWEST_ROUNDS: Final = 3
@@ -125,22 +125,23 @@ class LoopFinder:
         first_s, self._ended_s = time.monotonic(), None
         self.rounds.follow(loop, ended)
         rest_s = last_s = 0.0
-        while rest_s <= max(_LEAST_REST_S, last_s - first_s) or _runs(loop):
+        runs, is_paused = True, False
+        while rest_s <= max(_LEAST_REST_S, last_s - first_s) or runs:
             time.sleep(2 * _LOOK_EVERY_S)
-            if self.rounds.is_costly and self._steps.has_enough():
-                self._pause(loop, ended)
+            runs, has_enough = _runs(loop), self._steps.has_enough()
+            if is_paused and runs:
+                self._ended_s = time.monotonic()
+            if is_paused and not has_enough:
+                self.rounds.watch([loop])
+                self.rounds.follow(loop, ended)
+                is_paused = False
+            elif self.rounds.is_costly and has_enough:
+                # Cost nothing until more rounds are to be recorded.
+                self.rounds.stop()
+                is_paused = True
             last_s = self._ended_s or first_s
             rest_s = time.monotonic() - last_s
         self._steps.may_forget_loop()
-
-    def _pause(self, loop: Loop, ended: Ended) -> None:
-        """Cost nothing until more rounds are to be recorded."""
-        self.rounds.stop()
-        while self._steps.has_enough():
-            time.sleep(5 * _LOOK_EVERY_S)
-        self.rounds.watch([loop])
-        self.rounds.follow(loop, ended)
-        self._ended_s = time.monotonic()
 
 
 def loop_of_steps(loops: Sequence[Loop], passed_s: float) -> Loop | None:

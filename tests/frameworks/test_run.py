@@ -11,11 +11,13 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tb_perfadvisor.api import analyze_all
 from tb_perfadvisor.ingest.recordings import split_step
+from tb_perfadvisor.instrument.hook import is_in_backward
 from tests.support.recording import QUIET, facts_files
 
 TORCH = """
@@ -273,6 +275,21 @@ def main():
 with torch.inference_mode():
     main()
 """
+PREPARED = """
+import torch
+torch.manual_seed(0)
+rows = []
+while len(rows) < 50 or not is_recorded():
+    rows.append(torch.rand(64).cumsum(0).sin().sum())
+
+model = torch.nn.Linear(64, 1)
+for _ in range(600):
+    model.zero_grad()
+    loss = model(torch.ones(256, 64)).square().mean()
+    loss.backward()
+    for parameter in model.parameters():
+        parameter.data -= 1e-3 * parameter.grad
+"""
 # As much of libtpu as JAX asks for on a machine without a TPU: it does not start, but leaves a
 # profiler. That one is of another size than JAX expects, as in a libtpu of another time.
 LIBTPU = """
@@ -490,6 +507,44 @@ def test_rounds_of_a_loop(program: str, module: str, framework: str, tmp_path: P
     assert {(report.framework, report.steps.source) for report in reports} == {
         (framework, "ProfilerStep")
     }
+
+
+def test_a_loop_that_prepares_the_data_is_no_step_of_the_training(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(UNTIL_RECORDED + PREPARED)
+    command = [sys.executable, "-m", "tb_perfadvisor", "run", "--logdir", str(tmp_path / "run")]
+    done = subprocess.run(
+        [*command, "--", sys.executable, str(path)],
+        env={**os.environ, **QUIET, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "a step is a computation of gradients" in done.stderr
+    reports = analyze_all(tmp_path / "run")
+    assert {report.workload.mode for report in reports} == {"training"}
+
+
+def test_no_step_ends_inside_of_a_backward_pass() -> None:
+    torch = pytest.importorskip("torch")
+    seen = []
+
+    class Twice(torch.autograd.Function):  # type: ignore[misc, name-defined, unused-ignore]
+        @staticmethod
+        def forward(context: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(context: Any, gradient: Any) -> Any:
+            seen.append(is_in_backward())
+            return gradient * 2
+
+    assert not is_in_backward()
+    Twice.apply(torch.ones(2, requires_grad=True)).sum().backward()
+    assert seen == [True]
+    assert not is_in_backward()
 
 
 def recorded_to_the_end(program: str, folder: Path) -> str:
