@@ -12,8 +12,9 @@ import ctypes
 import dis
 import sys
 import threading
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType, FunctionType
@@ -27,6 +28,7 @@ _TOOL: Final = 4
 _MOST_COUNTED: Final = 1_000
 """Inner loops that come around so often are no steps, and telling of them takes time."""
 _STARTS_LATER: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_CALLS: Final = ("CALL", "PRECALL")
 _ASK_AGAIN: Final = ("JUMP_BACKWARD_NO_INTERRUPT",)
 """Waits for a coroutine or another generator; no loop of the program."""
 
@@ -38,12 +40,16 @@ Ended = Callable[[FrameType], object]
 class Loop:
     """A loop of a function: from where its rounds begin to the last jump back."""
 
-    def __init__(self, code: CodeType, begin: int, end: int, line: int) -> None:
+    def __init__(
+        self, code: CodeType, begin: int, end: int, line: int, calls: Sequence[int] = ()
+    ) -> None:
         self.code = code
         self.begin = begin
         self.end = end
         self.line = innermost_loop(code.co_filename, line) or line
         self.rounds = 0
+        self._calls = calls
+        """Where calls begin in the function and where they end, in turns."""
         self.inner: list[Loop] = []
         self._at = -1
         self._called: str | CodeType = ""
@@ -63,6 +69,7 @@ class Loop:
         """A call begins in it; returns whether that is a new round.
 
         A function in C that is called at one place may call others, which look like called there.
+        So may an operation that is no call, such as `x[mask] = 0`: as often as it likes.
         """
         inside = next((loop for loop in self.inner if loop.holds(at)), None)
         at, before = inside.begin if inside is not None else at, self._at
@@ -70,16 +77,24 @@ class Loop:
             self._at, self._called = at, called
         elif isinstance(called, str):
             self._called = called
-        is_new = before > at or (before == at and inside is None and self._called == called)
+        is_again = before == at and inside is None and self._called == called
+        is_new = before > at or (is_again and (at == self.begin or self._is_call(at)))
         self.rounds += is_new
         return is_new
+
+    def _is_call(self, at: int) -> bool:
+        """Whether the instruction at an offset, or what it caches there, calls something."""
+        return bisect_right(self._calls, at) % 2 == 1
 
 
 def loops_of(code: CodeType) -> list[Loop]:
     """The loops of a function, outer ones first."""
     lines = dict(dis.findlinestarts(code))
     ends: dict[int, int] = {}
+    calls: list[int] = []
     for each in dis.get_instructions(code):
+        if each.opname.startswith(_CALLS) != len(calls) % 2:
+            calls.append(each.offset)
         jumps = each.opcode in dis.hasjrel or each.opcode in dis.hasjabs
         if jumps and each.argval <= each.offset and each.opname not in _ASK_AGAIN:
             ends[each.argval] = max(ends.get(each.argval, 0), each.offset)
@@ -87,7 +102,7 @@ def loops_of(code: CodeType) -> list[Loop]:
     for begin, end in sorted(ends.items()):
         before = [at for at, line in lines.items() if at <= begin and line is not None]
         line = lines[max(before)] if before else code.co_firstlineno
-        loops.append(Loop(code, begin, end, line))
+        loops.append(Loop(code, begin, end, line, calls))
     for loop in loops:
         loop.inner = [each for each in loops if each is not loop and loop.holds(each.begin)]
     return loops

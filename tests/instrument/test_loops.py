@@ -40,6 +40,13 @@ def sorting(look: Look, rounds: int) -> None:
         sorted([3, 1, 2], key=work)
 
 
+def unpacking(look: Look, rounds: int) -> None:
+    for number in range(rounds):
+        look()
+        first, second = (work(each) for each in (number, number))
+        abs(first + second)
+
+
 def own(loops: list[Loop], function: Callable[..., object]) -> list[Loop]:
     return [loop for loop in loops if loop.code is function.__code__]
 
@@ -103,9 +110,12 @@ def test_it_is_known_when_another_profile_function_has_taken_the_place() -> None
     assert found == [False, False, False, is_lost, is_lost]
 
 
-def test_what_a_function_of_c_calls_is_no_round() -> None:
-    counter = Counter(sorting)
-    sorting(counter, 6)
+@pytest.mark.parametrize("program", [sorting, unpacking])
+def test_what_runs_inside_of_one_instruction_is_no_round(
+    program: Callable[[Look, int], None],
+) -> None:
+    counter = Counter(program)
+    program(counter, 6)
     counter.rounds.stop()
     assert counter.loops[0].rounds == (6 if HAS_MONITORING else 5)
 
