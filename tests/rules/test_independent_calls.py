@@ -61,3 +61,22 @@ def test_small_operators_take_no_longer_than_calling_them() -> None:
     (finding,) = find(IndependentCalls, replace(builder.build(), facts=facts))
     assert finding.saving is not None
     assert finding.saving.expected_ns == pytest.approx(0.85 * 0.4 * ms(30), rel=1e-6)
+
+
+def test_small_calls_beside_large_operators_gain_little() -> None:
+    # 31 calls of 20 us and 49 ms of a convolution: 0.85 x 15 / 31 x (31 x 20 + 60) us = 0.28 ms.
+    builder = TraceBuilder()
+    for number in range(3):
+        start = ms(50 * number)
+        builder.step(number, start, start + ms(50))
+        for call in range(31):
+            at = start + call * 20_000
+            builder.operator("aten::_weight_norm_interface", at, at + 20_000, launches=False)
+        builder.operator("aten::conv1d", start + ms(1), start + ms(50), launches=False)
+    small = replace(
+        observed("independent", 15 / 31, 15),
+        operator="aten::_weight_norm_interface",
+        elements=2_000,
+    )
+    facts = Facts(examined=Examined(4, 0.04, 32, observed=(small,)))
+    assert find(IndependentCalls, replace(builder.build(), facts=facts)) == ()

@@ -61,9 +61,9 @@ class IndependentCalls(Rule):
     as calling if the calls take longer than what they give to the device, and none otherwise.
     Operators on at most 32,768 elements, and products of at most 262,144 multiplications, take no
     longer than calling them: of their whole time, 85 % is expected to go, at least 40 %, and half
-    of the Python around them. If each call has
-    parameters of its own, the optimizer has as many fewer to update: 70 % of the time for those is
-    expected to go.
+    of the Python around them. On the CPU, the time of each operator counts up to three times that
+    of such a call: others may compute for long. If each call has parameters of its own, the
+    optimizer has as many fewer to update: 70 % of the time for those is expected to go.
 
     When to ignore
     --------------
@@ -92,11 +92,14 @@ class IndependentCalls(Rule):
         if not found:
             return
         share = min(sum(each.share for each in found), 1.0)
+        first = found[0]
         spans, calling_ns = _calling(signals)
-        spans_ns, first = total_ns(spans), found[0]
+        spans_ns = total_ns(spans)
         times = (*(part * calling_ns for part in _CALLING), float(spans_ns))
         updating, python = optimizer_loop(signals).steps, EMPTY
         if first.elements is not None and first.elements <= _SMALL_ELEMENTS:
+            if signals.device.is_host_only:
+                spans_ns = dispatch(signals).like(first.operator)
             python = minus(signals.attribution.of(*_BETWEEN), join(spans, updating))
             parts = zip(_OF_SMALL, _OF_PYTHON, strict=True)
             times = tuple(of * spans_ns + rest * total_ns(python) for of, rest in parts)

@@ -22,6 +22,8 @@ from tb_perfadvisor.trace.intervals import Intervals, contains, join, minus, ove
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
 
+_LIKE = 3.0
+"""Operators of a loop whose calls are alike differ by less than this, forward and backward."""
 _MARKS = (EventKind.STEP,)
 """Their names count up, so that below them each step would have a node of its own."""
 
@@ -257,6 +259,21 @@ class Dispatch(Struct, frozen=True):
     """When their operators run, with the short gaps between them."""
     calling_ns: int
     """The part of that time in which operators are called, and not yet compute."""
+    gaps_ns: int
+    """The short gaps between operators."""
+    own_ns: Int64
+    """The own time of each operator."""
+    kind: Int32
+    """Index into `kinds`, for each operator."""
+    kinds: tuple[str, ...]
+
+    def like(self, kind: str) -> int:
+        """The time that they take if none computes longer than one of a kind usually does."""
+        usual = self.own_ns[self.kind == self.kinds.index(kind)] if kind in self.kinds else None
+        if usual is None or not usual.size:
+            return total_ns(self.spans)
+        most_ns = int(_LIKE * np.median(usual))
+        return min(self.gaps_ns + int(np.minimum(self.own_ns, most_ns).sum()), total_ns(self.spans))
 
 
 @memoized
@@ -268,7 +285,15 @@ def dispatch(signals: Signals) -> Dispatch:
     gaps, _ = short_and_long_gaps(signals.attribution.idle, longest_ns)
     gaps = minus(gaps, updating)
     starts = signals.trace.events.start_ns[operators.rows]
-    own_ns = operators.self_ns[~contains(updating, starts)]
+    is_used = ~contains(updating, starts)
+    own_ns = operators.self_ns[is_used]
     most_ns = stretched_ns(DISPATCH_NS, signals.trace)
     working = minus(signals.attribution.intervals[Cause.HOST_COMPUTE], updating)
-    return Dispatch(join(working, gaps), total_ns(gaps) + int(np.minimum(own_ns, most_ns).sum()))
+    return Dispatch(
+        spans=join(working, gaps),
+        calling_ns=total_ns(gaps) + int(np.minimum(own_ns, most_ns).sum()),
+        gaps_ns=total_ns(gaps),
+        own_ns=own_ns,
+        kind=operators.name[is_used],
+        kinds=operators.names,
+    )
