@@ -57,6 +57,24 @@ def test_saves_what_the_fix_saves() -> None:
     assert finding.saving.low_ns == 2 * 400_000
 
 
+def test_several_tensors_of_one_size_leave_before_the_first_returns() -> None:
+    slow = """
+        cell 100us
+        step   |................|................|
+        main   |oc--p-nnc-p-oSSS|oc--p-nnc-p-oSSS|
+        gpu 7  |KKddee..hhiiKKKK|KKddee..hhiiKKKK|
+    """
+    legend = LEGEND | {"p": LEGEND["c"], "e": to_host(), "i": to_device()}
+    checked = check_rule(
+        DeviceHostPingPong, slow=slow, fixed=FIXED, saves="1ms", legend=legend, exactly=False
+    )
+    (finding,) = checked.findings
+    assert "2 tensors per step of 1.00 MiB" in finding.summary
+    assert finding.saving is not None
+    # Four copies of two cells.
+    assert finding.saving.low_ns == 2 * 800_000
+
+
 def test_pages_of_unified_memory_are_no_tensors() -> None:
     there = copy("Memcpy DtoH (unified memory)", CopyDirection.DEVICE_TO_HOST, size_bytes=1 << 16)
     back = copy("Memcpy HtoD (unified memory)", CopyDirection.HOST_TO_DEVICE, size_bytes=1 << 16)

@@ -106,11 +106,13 @@ class DeviceHostPingPong(Rule):
         )
 
     def _trips_with_idle_device(self, signals: Signals, trips: _Trips) -> _Trips:
-        """The trips during which the device mostly idles."""
+        """The trips during which the device mostly idles, but for the copies of other trips."""
         events = signals.trace.events
         start, end = events.end_ns[trips.to_host], events.start_ns[trips.to_device]
-        idle_ns = overlap_ns(signals.host_idle, start, end)
-        waits = idle_ns > self.minimum_idle_share * (end - start)
+        rows = np.concatenate((trips.to_host, trips.to_device))
+        copying = exclusive_time(signals, np.sort(rows))
+        waiting_ns = overlap_ns(join(copying, signals.host_idle), start, end)
+        waits = waiting_ns > self.minimum_idle_share * (end - start)
         return _Trips(trips.to_host[waits], trips.to_device[waits])
 
 
@@ -119,7 +121,7 @@ _PAGES = "unified memory"
 
 
 def _trips(signals: Signals, minimum_bytes: int) -> _Trips:
-    """Each copy to the host with the next copy to the device, if that has the same size."""
+    """Copies to the host with the next copies to the device of the same size, in their order."""
     trace, rows = signals.trace, work_rows(signals)
     rows = rows[trace.events.kind[rows] == EventKind.COPY]
     # Pages of unified memory move by themselves, many of one size: they are no tensors.
@@ -135,17 +137,23 @@ def _trips(signals: Signals, minimum_bytes: int) -> _Trips:
     # Group by size, in order of start: tensors of another size may be copied in between.
     order = np.argsort(size_bytes, kind="stable")
     rows, direction, size_bytes = rows[order], direction[order], size_bytes[order]
-    step = signals.steps.owner[rows]
-    returns = (direction[:-1] == CopyDirection.DEVICE_TO_HOST) & (
-        direction[1:] == CopyDirection.HOST_TO_DEVICE
-    )
+    # Several may go to the host before the first returns: the last of them are those that do.
+    to_host = direction == CopyDirection.DEVICE_TO_HOST
+    changes = (to_host[1:] != to_host[:-1]) | (size_bytes[1:] != size_bytes[:-1])
+    run = np.append(0, np.flatnonzero(changes) + 1)
+    length = np.diff(np.append(run, len(rows)))
+    returns = to_host[run[:-1]] & ~to_host[run[1:]] & (size_bytes[run[:-1]] == size_bytes[run[1:]])
+    back, paired = run[1:][returns], np.minimum(length[:-1], length[1:])[returns]
+    place = np.arange(paired.sum()) - np.repeat(np.cumsum(paired) - paired, paired)
+    sent = rows[np.repeat(back - paired, paired) + place]
+    returned = rows[np.repeat(back, paired) + place]
     # What one step sends to the host, the next may send back.
-    returns &= (size_bytes[:-1] == size_bytes[1:]) & (step[1:] - step[:-1] <= 1)
+    step = signals.steps.owner
+    is_trip = step[returned] - step[sent] <= 1
     # The host cannot send back what has not arrived.
-    events, call = trace.events, trace.events.launched_by[rows[1:]]
-    returns &= (call < 0) | (events.start_ns[call] >= events.end_ns[rows[:-1]])
-    first = np.flatnonzero(returns)
-    return _Trips(rows[first], rows[first + 1])
+    events, call = trace.events, trace.events.launched_by[returned]
+    is_trip &= (call < 0) | (events.start_ns[call] >= events.end_ns[sent])
+    return _Trips(sent[is_trip], returned[is_trip])
 
 
 def _recurs(signals: Signals, to_host: Int32) -> bool:
