@@ -16,7 +16,7 @@ from tb_perfadvisor.engine.combination import limits_of
 from tb_perfadvisor.note import Note, NoteSeverity
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Missing, Need, Signals
-from tb_perfadvisor.signals.core.causes import BUSY, Cause
+from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.core.steps.partial_steps import BETWEEN_LOST, LOST_EVENTS
 from tb_perfadvisor.signals.recording.completeness import (
     UNKNOWN_SHARE,
@@ -26,6 +26,7 @@ from tb_perfadvisor.signals.recording.completeness import (
 from tb_perfadvisor.signals.recording.hints import LOST_WORK
 from tb_perfadvisor.signals.workload.fit import first_fitting
 from tb_perfadvisor.signals.workload.workload import workload
+from tb_perfadvisor.trace import BUSY_KINDS
 from tb_perfadvisor.trace.intervals import intersect, total_ns
 from tb_perfadvisor.units import format_duration, format_share
 
@@ -35,6 +36,8 @@ SOME_SHARE = 0.01
 """Less than that cannot reorder findings that are worth acting on."""
 LEAST_WORK = 20
 """Fewer kernels or operators are no program. The smallest recorded step has some 50."""
+LONG_WORK_NS = 1_000_000_000
+"""A second of compute is no test of a kernel, and far more than a device's start-up."""
 REPEATS = 3
 """Work that repeats as often is a loop, however small."""
 TOO_LITTLE = "too-little-data"
@@ -100,20 +103,29 @@ def too_little(signals: Signals) -> Note | None:
     """That a recording holds too little work for a ranking; None if it holds enough."""
     trace = signals.trace
     is_other = trace.totals is not None or trace.compile_log is not None
-    if is_other or not trace.soundness.work or signals.device.is_missing:
+    if is_other or trace.soundness.work is None or signals.device.is_missing:
         return None
-    if len(signals.steps) >= REPEATS or trace.soundness.work >= LEAST_WORK:
+    moved = len(trace.rows(*BUSY_KINDS)) if trace.soundness.work == 0 else 0
+    count = trace.soundness.work or moved
+    if not 0 < count < LEAST_WORK or len(signals.steps) >= REPEATS or _is_long(signals):
         return None
-    count = trace.soundness.work
-    what = "operator" if signals.device.is_host_only else "kernel"
-    plural = "" if count == 1 else "s"
+    what = "copy or fill" if moved else "operator" if signals.device.is_host_only else "kernel"
+    many = "copies and fills" if moved else f"{what}s"
+    lack = ", and no kernel" if moved else ""
     return Note(
         TOO_LITTLE,
         "error",
-        f"The recording holds {count} {what}{plural}: too few to say what a program spends its "
-        "time on, so nothing is ranked.",
+        f"The recording holds {count} {what if count == 1 else many}{lack}: too few to say what a "
+        "program spends its time on, so nothing is ranked.",
         "Record several steps of the program at work.",
     )
+
+
+def _is_long(signals: Signals) -> bool:
+    """Whether kernels, however few, take the most of a long time: they are the program."""
+    window = signals.attribution
+    computing_ns = sum(window.total_ns(cause) for cause in COMPUTE)
+    return computing_ns >= max(LONG_WORK_NS, MOST_SHARE * window.window_ns)
 
 
 def lost_work_notes(signals: Signals) -> list[Note]:

@@ -12,7 +12,7 @@ from tb_perfadvisor.note import Note
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.soundness import examined
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tests.support.device_loops import BUSY_SHARE, KERNELS, loop
 
 
@@ -138,6 +138,30 @@ def test_too_little_work_gets_no_ranking(kernels: int, steps: int, is_ranked: bo
         assert "The recording holds 19 kernels: too few" in report.trust.reasons[0].message
         # Where the time goes is known all the same.
         assert report.overview.device_busy_share == pytest.approx(19 * 1.99 / (18 * 10 + 1.99))
+
+
+@pytest.mark.parametrize(
+    ("kernel_ms", "pause_ms", "is_ranked"), [(1100, 0, True), (900, 0, False), (1100, 1200, False)]
+)
+def test_one_long_kernel_is_a_program(kernel_ms: int, pause_ms: int, is_ranked: bool) -> None:
+    # A ray tracer: the scene is built, and one kernel renders the image.
+    builder = TraceBuilder()
+    builder.kernel("create_world", 0, ms(10))
+    builder.kernel("render", ms(10 + pause_ms), ms(10 + pause_ms + kernel_ms))
+    report = report_of(builder.build())
+    assert ("too-little-data" not in {note.id for note in report.notes}) is is_ranked
+    assert (report.trust.level != "do not act") is is_ranked
+
+
+def test_copies_without_a_kernel_get_no_ranking() -> None:
+    # The program had not begun when the recording ended.
+    builder = TraceBuilder()
+    builder.copy(CopyDirection.HOST_TO_DEVICE, 0, us(2))
+    report = report_of(builder.build())
+    assert (report.findings, report.first) == ([], None)
+    assert report.trust.reasons[0].message.startswith(
+        "The recording holds 1 copy or fill, and no kernel: too few"
+    )
 
 
 def test_operators_count_where_no_device_works() -> None:
