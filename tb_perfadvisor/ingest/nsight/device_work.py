@@ -301,7 +301,34 @@ def _add_stream_waits(
     _add_events(assembler, part, processes, EventKind.DEVICE_SYNC, name)
 
 
-_TABLE = "TARGET_INFO_GPU"
+_DEVICE_TABLES: tuple[tuple[str, str, dict[str, tuple[str, int]]], ...] = (
+    (
+        "TARGET_INFO_GPU",
+        "id",
+        {
+            "memory_bytes": ("totalMemory", 1),
+            "multiprocessors": ("smCount", 1),
+            "major": ("computeMajor", 1),
+            "minor": ("computeMinor", 1),
+            "clock_hz": ("clockRate", 1),
+            "bandwidth_bytes_per_s": ("memoryBandwidth", 1),
+        },
+    ),
+    (
+        "TARGET_INFO_CUDA_GPU",
+        "deviceId",
+        {
+            "memory_bytes": ("globalMemorySize", 1),
+            "multiprocessors": ("numMultiprocessors", 1),
+            "major": ("computeCapabilityMajor", 1),
+            "minor": ("computeCapabilityMinor", 1),
+            "clock_hz": ("coreClockRate", 1000),
+            "bandwidth_bytes_per_s": ("globalMemoryBandwidth", 1000),
+        },
+    ),
+)
+"""Where exports describe GPUs: the table, the column of the index, and for each figure its column
+and its unit. Older exports have the second table."""
 _METRICS, _METRIC_NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 _TENSOR_METRICS = ("Tensor Active [Throughput %]", "Tensor Active / FP16 Active [Throughput %]")
 _GPU_BITS = 0xFF
@@ -313,35 +340,36 @@ def devices_of(database: Database, used: NDArray[np.int64]) -> tuple[Device, ...
 
     `used` has the device of each event.
     """
-    if not database.has(_TABLE, "id", "name"):
-        return tuple(Device(index=index, name="", kind="gpu") for index in _indices(used))
-    known = ("totalMemory", "smCount", "computeMajor", "computeMinor", "clockRate")
-    present = [column for column in (*known, "memoryBandwidth") if database.has(_TABLE, column)]
-    rows = database.rows(_TABLE, {"id": int, "name": str, **dict.fromkeys(present, int)})
     indices = _indices(used)
+    described = [layout for layout in _DEVICE_TABLES if database.has(layout[0], layout[1], "name")]
+    if not described:
+        return tuple(Device(index=index, name="", kind="gpu") for index in indices)
+    table, number, figures = described[0]
+    present = {figure: place for figure, place in figures.items() if database.has(table, place[0])}
+    columns = dict.fromkeys((column for column, _ in present.values()), int)
     active = _matrix_unit_use(database)
     devices = []
-    for index, name, *values in rows:
+    for index, name, *values in database.rows(table, {number: int, "name": str, **columns}):
         if index is None or (indices and index not in indices):
             continue
         # The exporter writes 0 for what it does not know.
         stated = {
-            column: value
-            for column, value in zip(present, values, strict=True)
+            figure: value * unit
+            for (figure, (_, unit)), value in zip(present.items(), values, strict=True)
             if value is not None and value > 0
         }
-        major = stated.get("computeMajor")
+        major = stated.get("major")
         devices.append(
             Device(
                 index=index,
                 name=name or "",
                 kind="gpu",
-                memory_bytes=stated.get("totalMemory"),
-                multiprocessors=stated.get("smCount"),
+                memory_bytes=stated.get("memory_bytes"),
+                multiprocessors=stated.get("multiprocessors"),
                 vendor="nvidia",
-                compute_capability=f"{major}.{stated.get('computeMinor', 0)}" if major else "",
-                clock_hz=stated.get("clockRate"),
-                reported_bandwidth_bytes_per_s=stated.get("memoryBandwidth"),
+                compute_capability=f"{major}.{stated.get('minor', 0)}" if major else "",
+                clock_hz=stated.get("clock_hz"),
+                reported_bandwidth_bytes_per_s=stated.get("bandwidth_bytes_per_s"),
                 matrix_unit_use=active.get(index),
             )
         )

@@ -77,7 +77,8 @@ def notes_of(
 def _warnings(database: Database) -> list[Note]:
     """What Nsight Systems itself says is missing."""
     rows = database.rows("DIAGNOSTIC_EVENT", {"severity": int, "text": str})
-    texts = [*dict.fromkeys(text for severity, text in rows if severity in _WARNINGS and text)]
+    said = (text for severity, text in rows if severity in _WARNINGS and text)
+    texts = [*dict.fromkeys(" ".join(text.split()) for text in said)]  # some have several lines
     return [
         Note("recorder-warning", "info", f"Nsight Systems: {text[:_MOST_LETTERS]}")
         for text in texts[:_MOST_WARNINGS]

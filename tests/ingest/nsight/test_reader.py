@@ -359,6 +359,31 @@ def test_gpus_with_their_counters(path: Path) -> None:
     assert device.matrix_unit_use == pytest.approx(0.4)
 
 
+def test_gpus_of_older_exports(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite"
+    with sqlite3.connect(path) as connection:
+        for statement in (
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, shortName INT)",
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 10, 1)",
+            "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)",
+            "INSERT INTO StringIds VALUES (1, 'fill')",
+            "CREATE TABLE TARGET_INFO_GPU (vmId INT, deviceId INT, name TEXT)",
+            "INSERT INTO TARGET_INFO_GPU VALUES (1, 0, 'NVIDIA GeForce RTX 3080')",
+            "CREATE TABLE TARGET_INFO_CUDA_GPU (deviceId INT, name TEXT, globalMemorySize INT, "
+            "numMultiprocessors INT, computeCapabilityMajor INT, computeCapabilityMinor INT, "
+            "coreClockRate INT, globalMemoryBandwidth INT)",
+            "INSERT INTO TARGET_INFO_CUDA_GPU VALUES "
+            "(0, 'NVIDIA GeForce RTX 3080', 10495524864, 68, 8, 6, 1740000, 760080000)",
+        ):
+            connection.execute(statement)
+    (device,) = read(path).devices
+    assert (device.name, device.compute_capability) == ("NVIDIA GeForce RTX 3080", "8.6")
+    assert (device.multiprocessors, device.memory_bytes) == (68, 10_495_524_864)
+    # The data sheet has 1.71 GHz and 760 GB/s.
+    assert device.clock_hz == pytest.approx(1.71e9, rel=0.02)
+    assert device.reported_bandwidth_bytes_per_s == pytest.approx(760e9, rel=0.001)
+
+
 # --- what versions lack, and damage -------------------------------------------------------------
 
 
@@ -480,7 +505,7 @@ def test_warnings_of_the_recorder_are_passed_on(path: Path) -> None:
         path,
         {1: "kernel"},
         CUPTI_ACTIVITY_KIND_KERNEL=[kernel(0, 10)],
-        DIAGNOSTIC_EVENT=[(1, "Profiling has started."), (2, "Some CUDA events were lost.")],
+        DIAGNOSTIC_EVENT=[(1, "Profiling has started."), (2, "Some CUDA events\nwere lost.\n")],
     )
     texts = [note.message for note in read(path).notes if note.id == "recorder-warning"]
     assert texts == ["Nsight Systems: Some CUDA events were lost."]
