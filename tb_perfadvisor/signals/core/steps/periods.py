@@ -361,13 +361,18 @@ def _is_loop(trace: Trace, work: _Work, bounds: Int64) -> bool:
     """Whether periods are those of a program's loop, and not the layers of a model.
 
     A loop covers nearly all work. In each period, the host waits for the device or copies to or
-    from it, or else the period is longer than a layer.
+    from it, or else the period is longer than a layer. Of operators, half of that length is enough
+    if none runs outside of the periods.
     """
     begin_ns = trace.events.start_ns[work.calls[bounds[:-1]]]
     apart_ns = np.diff(begin_ns)
     if apart_ns.min() <= 0 or work.share(int(bounds[0]), int(bounds[-1])) < _COVERS:
         return False
-    if np.median(np.diff(bounds)) >= _MIN_EVENTS and np.median(apart_ns) >= MIN_PERIOD_NS:
+    # An operator is one or more kernels. Layers have something beside them: an embedding, a head.
+    is_all = bounds[0] == 0 and bounds[-1] == len(work.rows) and len(begin_ns) >= _FEWEST_SHORT
+    is_host_only = trace.events.kind[work.rows[0]] == EventKind.OPERATOR
+    fewest = _MIN_EVENTS // 2 if is_all and is_host_only else _MIN_EVENTS
+    if np.median(np.diff(bounds)) >= fewest and np.median(apart_ns) >= MIN_PERIOD_NS:
         return True
     if len(begin_ns) < _FEWEST_SHORT or not work.is_linked:
         return False

@@ -187,6 +187,23 @@ def test_short_periods_without_an_exchange_with_the_host_may_be_layers() -> None
     assert program.steps().source == "none"
 
 
+@pytest.mark.parametrize(
+    ("blocks", "begins_with", "is_found"),
+    [(19, [], True), (14, [], False), (19, ["embedding"], False)],
+)
+def test_passes_on_the_host_are_all_that_runs(
+    blocks: int, begins_with: list[str], is_found: bool
+) -> None:
+    block = ["conv", "norm", "relu"]
+    names = begins_with + [*block, "pool", *block * (blocks - 1)] * 6
+    builder = TraceBuilder()
+    for place, name in enumerate(names):
+        builder.operator(name, us(200 * place), us(200 * place + 190), launches=False)
+    source = Signals(run_of(builder.build())).steps.source
+    expected = "6 repetitions of 58 operators" if is_found else "none"
+    assert source.startswith(expected)
+
+
 def test_what_happens_once_interrupts_no_loop() -> None:
     program = Program()
     for number in range(12):
