@@ -80,6 +80,9 @@ def wait_edges(trace: Trace, program: Program) -> WaitEdges:
     is_launch = row_mask(len(events), program.launch)
     is_copy = is_launch[rows]
     is_launch[rows] = False
+    # The call that copies from pageable memory fills the staging buffer itself, so it takes longer.
+    filling = events.launched_by[trace.copies.row[trace.copies.pageable == 1]]
+    is_launch[filling[filling >= 0]] = False
     calls = np.flatnonzero(is_launch)
     launching = _median(events.duration_ns[calls], after)
     synchronizing = _median(length[~was_held & ~is_copy], after)

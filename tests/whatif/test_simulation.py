@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.soundness.waits import waiting_calls
-from tb_perfadvisor.testing import run_of
-from tb_perfadvisor.trace import EventKind, Trace
+from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
+from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.whatif import (
     Async,
@@ -239,3 +239,31 @@ def test_work_with_the_usual_latency_waits_for_no_other_stream() -> None:
     saved = round_ns(slow, steps) - round_ns(fixed, steps)
     assert saved == 51_000  # from 101 + 7 + 50 us to the 107 us that the first kernel takes
     assert simulated(slow, Remove(delays(slow.trace))) == round_ns(fixed, steps)
+
+
+def test_calls_that_copy_from_pageable_memory_tell_nothing_of_launches() -> None:
+    # Two arrays go to the device, one kernel runs, and both return; most launches are copies.
+    builder = TraceBuilder()
+    copies = [CopyDirection.HOST_TO_DEVICE] * 2 + [CopyDirection.DEVICE_TO_HOST] * 2
+    for step in range(4):
+        begin = at = ms(50 * step)
+        for place, direction in enumerate(copies):
+            key = f"{step} {place}"
+            builder.launch(at, at + ms(10), key=key)
+            builder.copy(
+                direction, at + us(10), at + ms(10), pageable=1, size_bytes=1 << 20, launched_by=key
+            )
+            at += ms(10)
+            if place == 1:
+                builder.launch(at, at + us(5), key=f"{step} kernel")
+                builder.kernel("solve", at + us(10), at + us(20), launched_by=f"{step} kernel")
+                at += us(20)
+        builder.step(step, begin, ms(50 * (step + 1)))
+    signals = Signals(run_of(builder.build()))
+    table = signals.trace.copies
+    to_host = table.row[table.direction == CopyDirection.DEVICE_TO_HOST]
+    replayed = simulation(signals)
+    assert not isinstance(replayed, NotReplayable)
+    saved_ns = replayed.saved_ns(Shorten(to_host, np.zeros(len(to_host), dtype=np.int64)))
+    # Eight copies of 9.99 ms.
+    assert saved_ns == pytest.approx(8 * 9.99e6, rel=0.01)
