@@ -39,18 +39,25 @@ class Requests:
 
     def announce(self) -> None:
         """Say that this program can be asked, once it makes steps."""
-        self.withdraw()
+        self._remove(REQUEST)
         self._directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._directory / PROGRAM, _NEW, 0o600)
+        # One that says so again is never without the file.
+        new = f"{PROGRAM}.{os.getpid()}"
+        self._remove(new)
+        descriptor = os.open(self._directory / new, _NEW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump({"host": socket.gethostname(), "process": os.getpid()}, file)
+        (self._directory / new).replace(self._directory / PROGRAM)
 
     def withdraw(self) -> None:
         """This program ends."""
-        for name in (PROGRAM, REQUEST):
-            if _is_own(self._directory / name):
-                with suppress(OSError):
-                    (self._directory / name).unlink()
+        self._remove(PROGRAM)
+        self._remove(REQUEST)
+
+    def _remove(self, name: str) -> None:
+        if _is_own(self._directory / name):
+            with suppress(OSError):
+                (self._directory / name).unlink()
 
     def waits(self, now_s: float) -> bool:
         """Whether a request waits; looks four times a second, and grants one a minute."""
