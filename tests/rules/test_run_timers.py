@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.engine.analyze import analyze_run, run_rule
 from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.machine.facts import Facts, Load
 from tb_perfadvisor.machine.run_timers import DeviceTimers, RunTimers
 from tb_perfadvisor.rules.communication.imbalance import Straggler
 from tb_perfadvisor.rules.finding import Finding, Table
@@ -188,6 +189,15 @@ def test_steps_that_become_slower() -> None:
     assert not found(
         StepOutliers, run_with(timers([10.0 + (row >= 60) / 2 for row in range(ROWS)]))
     )
+
+
+@pytest.mark.parametrize(("others", "count"), [(0.2, 1), (0.25, 0)])
+def test_steps_that_become_slower_on_cores_that_others_use(others: float, count: int) -> None:
+    # 3 of 13 ms are 23 %.
+    steps = draw(RECORDED[: RECORDED.index("    gpu")])
+    slower = timers([10.0 if row < 80 else 13.0 for row in range(ROWS)])
+    run = run_of(replace(steps, facts=Facts(load=Load(others, 0.0))))
+    assert len(found(StepOutliers, replace(run, timers=(slower,)))) == count
 
 
 def test_what_costs_most_of_the_run_comes_first() -> None:

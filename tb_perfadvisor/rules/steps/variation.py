@@ -26,6 +26,7 @@ from tb_perfadvisor.rules.finding import (
 )
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
+from tb_perfadvisor.signals.launch.delays import taken_by_others_ns
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
 from tb_perfadvisor.signals.steps.step_variation import (
     OF_THE_HOST,
@@ -386,6 +387,11 @@ def _slower_steps(signals: Signals) -> Finding | None:
     if not slower or slower[0].slowdown is None:
         return None
     delay, slowdown = slower[0], slower[0].slowdown
+    lost_ns = slowdown.after_ns - slowdown.before_ns
+    if signals.device.is_host_only and lost_ns <= taken_by_others_ns(
+        int(slowdown.after_ns), signals.trace
+    ):
+        return None  # other programs may have begun to use the cores
     affected = (parts.first_step >= delay.first_step) & (parts.first_step < delay.last_step)
     cost = RunCost(parts, affected, np.maximum(step_ns - slowdown.before_ns, 0.0))
     before, after = format_duration(slowdown.before_ns), format_duration(slowdown.after_ns)
