@@ -22,7 +22,7 @@ from tests.support.browser import (
     serving,
     settle,
 )
-from tests.support.memory_snapshots import Heap
+from tests.support.memory_snapshots import training_snapshot
 from tests.support.server_trace import Served, server_trace
 from tests.support.writers import write_kineto
 
@@ -364,21 +364,6 @@ def check(visitor: Visitor, guest: Visitor, where: str, state: State) -> None:
     assert kept == [name for name in state.named if name.startswith(("price", "last_step"))]
     page.go_back()
     expect(page, tab, changed)
-
-
-def training_snapshot() -> bytes:
-    """Three steps: activations, gradients, and the optimizer's state in the first one."""
-    heap = Heap(1 << 24)
-    for number in range(3):
-        activation = heap.make(1 << 23, ("/p/model.py", 3, "forward"))
-        gradient = heap.make(1 << 22, ("/v/torch/autograd/__init__.py", 5, "backward"))
-        heap.drop(activation)
-        heap.snapshot.annotate("Optimizer.step#Adam.step", duration_us=9)
-        if number == 0:
-            heap.make(1 << 23, ("/v/torch/optim/adam.py", 7, "_init_group"))
-        heap.snapshot.wait(9)
-        heap.drop(gradient)
-    return heap.pickled()
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.support.browser import (
     text_of,
     violations,
 )
-from tests.support.memory_snapshots import Snapshot, frames
+from tests.support.memory_snapshots import Snapshot, frames, training_snapshot
 from tests.support.writers import write_kineto
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -45,6 +45,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for run, data in {"before": leaking(32), "after": leaking(64), "both": leaking(32)}.items():
         (logs / run).mkdir()
         (logs / run / "memory.pickle").write_bytes(data)
+    for run in ("training", "trained again"):
+        (logs / run).mkdir()
+        (logs / run / "memory.pickle").write_bytes(training_snapshot())
     trace = draw("cell 1ms\nstep |...|...|...|\nmain |oo.|oo.|oo.|\ngpu 7 |.KK|.KK|.KK|")
     (logs / "both" / "rank0.pt.trace.json").write_bytes(write_kineto(trace))
     with serving("--logdir", str(logs), cache=tmp_path_factory.mktemp("cache")) as address:
@@ -125,4 +128,25 @@ def test_two_snapshots_are_compared_by_line(visitor: Visitor, server: str) -> No
     ).wait_for()
     row = frame.get_by_role("row").filter(has_text="p/train.py:12 log")
     assert "+320 MiB" in text_of(row)
+    check_page(frame)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_what_the_memory_of_a_training_is_for(visitor: Visitor, server: str, dark: bool) -> None:
+    other = capture_of(server, "trained again")["id"]
+    report_at(server, other)
+    rest = {"snapshot.other": other, "snapshot.trained-again.steps": "1"}
+    frame = opened(visitor, server, "training", "memory", dark=dark, **rest)
+    for name in ("training", "trained again"):
+        frame.get_by_role("heading", level=3, name=name, exact=True).wait_for()
+    # At the peak: 16 MiB from before the history, of which as much as the gradient of 4 are
+    # parameters, an activation of 8, the gradient, and state of 8.
+    held = frame.get_by_role("group", name="What the peak holds").get_by_role("row")
+    shown = {text_of(row).split("\t")[0].strip(): text_of(row) for row in held.all()[1:]}
+    assert "12.0 MiB" in shown["other memory from before the recording"]
+    for category, size in (("activations", 8), ("optimizer state", 8), ("gradients", 4)):
+        assert f"{size}.00 MiB" in shown[category]
+    assert "4.00 MiB" in shown["parameters"]
+    steps = frame.get_by_role("group", name="trained again Memory at the end of each step")
+    assert steps.get_by_role("row").count() == 1 + 3
     check_page(frame)
