@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from tb_perfadvisor.api import analyze, load
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.report import Report
+from tb_perfadvisor.report.views.snapshot import make_snapshot_view
 from tb_perfadvisor.signals import Options, Signals
 from tb_perfadvisor.signals.snapshots.course import Course, memory_course, reserved
 from tb_perfadvisor.signals.snapshots.sites import by_line
@@ -155,6 +157,37 @@ def test_a_training_step_in_eager_mode(corpus: Path) -> None:
     assert logits.bytes < 7 / 8 * 4 * 8 * 1024 * 10_000 * 4
     assert "4 tensors of the size of the logits" in report.findings[2].summary
     assert report.headline.endswith(". Use fused attention: 2.25 GiB less at the peak")
+
+
+def test_what_a_training_step_holds_at_its_peak(corpus: Path) -> None:
+    """One event after the other: the threads of the backward pass have no Python frames."""
+    file = corpus / "magma27/memory_snapshot.pickle"
+    entries = [e for e in reference(file)["device_traces"][0] if e["action"] != "free_completed"]
+    is_alloc = [entry["action"] == "alloc" for entry in entries]
+    changes = [e["size"] if made else -e["size"] for e, made in zip(entries, is_alloc, strict=True)]
+    held = list(accumulate(changes))
+    peak = held.index(max(held))
+    backward = next(at for at, e in enumerate(entries) if is_alloc[at] and not e["frames"])
+    expected: Counter[str] = Counter()
+    for at in range(peak + 1):
+        freed = next(
+            (
+                later
+                for later in range(at + 1, len(entries))
+                if entries[later]["addr"] == entries[at]["addr"]
+            ),
+            len(entries),
+        )
+        if is_alloc[at] and freed > peak:
+            is_kept = at < backward <= freed
+            expected["activations" if is_kept else "temporary"] += entries[at]["size"]
+    (run,) = load(file)
+    view = make_snapshot_view(Signals(run))
+    assert view is not None
+    found = {part.category: part.bytes for part in view.categories}
+    # The rest was there before the history: weights and gradients.
+    expected["earlier"] = view.peak_allocated_bytes - expected.total()
+    assert found == expected
 
 
 def test_autocast_raises_the_peak_of_a_small_model(corpus: Path) -> None:
