@@ -162,9 +162,12 @@ class _Session(Protocol):
 
 class _TorchSession:
     def start(self, directory: Path, *, is_rich: bool) -> None:
+        import torch.autograd.profiler
         import torch.profiler
         from torch._C._profiler import _ExperimentalConfig
 
+        if getattr(torch.autograd.profiler, "_is_profiler_enabled", False):
+            raise PerfAdvisorError("the program runs PyTorch's profiler itself.")
         if _ALL_THREADS not in (_ExperimentalConfig.__init__.__doc__ or ""):
             raise PerfAdvisorError(
                 f"PyTorch {torch.__version__} records one thread only, and nothing repeats on it.",

@@ -171,7 +171,7 @@ import itertools, json, os, pathlib, threading
 
 def is_recorded(number=0):
     path = pathlib.Path(json.loads(os.environ["PERFADVISOR_RUN"])["status"], f"{os.getpid()}.json")
-    return "summary" in json.loads(path.read_text())
+    return bool({"summary", "problem"} & json.loads(path.read_text()).keys())
 """
 GENERATORS = """
 import torch
@@ -179,6 +179,12 @@ torch.manual_seed(0)
 w = torch.randn(200, 200)
 numbers = itertools.takewhile(lambda number: not is_recorded(), itertools.count())
 total = sum(map(torch.sum, map(torch.tanh, map(lambda number: w @ w, numbers))))
+"""
+PROFILED = f"""
+import torch.profiler
+with torch.profiler.profile() as profiler:
+    exec({GENERATORS!r})
+assert any(each.key == "aten::tanh" for each in profiler.key_averages())
 """
 TREE = """
 import numpy as np
@@ -581,6 +587,12 @@ def test_programs_without_a_loop_are_recorded_by_time(
     report = analyze_all(tmp_path / "run")[0]
     assert (report.framework, report.steps.source) == (framework, "none")
     assert report.overview.window_ns > 0
+
+
+def test_a_program_that_profiles_itself_is_left_alone(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    said = recorded_to_the_end(PROFILED, tmp_path)
+    assert "nothing was recorded: the program runs PyTorch's profiler itself." in said
 
 
 @pytest.mark.parametrize(
