@@ -107,7 +107,8 @@ class _Reader:
                 where=self._source.path,
                 hint="The file is damaged or is not an *.xplane.pb: record the profile again.",
             )
-        self._places = place_devices(named)
+        without_lines = [name for name, plane in named.items() if not plane.lines]
+        self._places = place_devices(named, without_lines)
         # Programs come first, because operations refer to them. Devices come last, because the
         # host's allocators and calls describe them.
         for plane in self._planes(lambda name: not is_host(name) and name not in self._places):

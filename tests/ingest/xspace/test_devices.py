@@ -110,6 +110,14 @@ def test_planes_other_than_devices_are_never_work() -> None:
     assert Signals(run_of(trace)).device.busy.tolist() == [[0, 10]]
 
 
+def test_empty_plane_without_a_number_is_not_a_device() -> None:
+    drawing = Drawing()
+    drawing.plane("/device:CUSTOM:Megascale Trace")
+    host = drawing.plane("/host:CPU")
+    drawing.event(host, drawing.line(host, "python"), "PjitFunction(step)", 0, 10)
+    assert drawing.read().devices == ()
+
+
 def test_cpu_plane_is_not_a_device() -> None:
     drawing = Drawing()
     plane = drawing.plane("/device:CPU:0")

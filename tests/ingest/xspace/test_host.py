@@ -175,6 +175,8 @@ def test_calls_of_jitted_functions_that_compile_are_compilation() -> None:
         ("$loader.py:7 get_training_examples", True),
         ("$pipeline.py:7 data_generator", True),
         ("$builtins next", True),
+        ("$queue.py:154 get", True),
+        ("$queue.py:122 put", False),
         ("$train.py:20 train_batch", False),
         ("$metrics.py:5 log_batch_metrics", False),
         ("$train.py:31 run", False),

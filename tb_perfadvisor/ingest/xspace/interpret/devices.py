@@ -12,7 +12,7 @@ the other lines of the plane are shifted accordingly.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, Literal
 
 import numpy as np
@@ -44,11 +44,14 @@ class PlaneDevice(Struct, frozen=True):
     """The part of the chip (`SparseCore 1`) or other label; empty for the device itself."""
 
 
-def place_devices(names: Iterable[str]) -> dict[str, PlaneDevice]:
+def place_devices(
+    names: Iterable[str], without_lines: Collection[str] = ()
+) -> dict[str, PlaneDevice]:
     """Find the planes of devices by name: `/device:TPU:0 SparseCore 1`, `/device:XYZ:0`.
 
     Planes without a number (`/device:CUSTOM:Megascale Trace`) are not devices, unless no plane has
-    a number: then each plane is a device.
+    a number: then each plane is a device if it has lines. Where libtpu is installed, each profile
+    has that plane, empty on machines without TPUs.
     """
     numbered: dict[str, tuple[str, int, str]] = {}
     unnumbered: dict[str, tuple[str, str]] = {}
@@ -58,9 +61,9 @@ def place_devices(names: Iterable[str]) -> dict[str, PlaneDevice]:
             continue
         type_, label = match[1].upper(), match[2] or ""
         number = _NUMBERED.match(label)
-        if number is None:
+        if number is None and name not in without_lines:
             unnumbered[name] = (type_, label or type_)
-        else:
+        elif number is not None:
             numbered[name] = (type_, int(number[1]), number[2] or "")
     known = sorted({key[:2] for key in numbered.values()}, key=_rank)
     index_of: dict[tuple[str, int], int] = {}

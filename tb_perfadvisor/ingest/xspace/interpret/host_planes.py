@@ -160,11 +160,12 @@ _FETCHING_FRAME: Final = re.compile(
     r"\$(dataloader|data_loader|dataset_utils|iterator_ops|lazy_dataset|parallel_loader)\.py:\d+ "
     r"(__next__|next|get_next|_next_internal)$"
 )
-# Functions of the program that make a batch, by what people call them. In a JAX program nothing
-# else tells them from other code between two steps.
+# Functions of the program that make a batch, by what people call them, and of Python's queues, in
+# which another thread or process puts it. In a JAX program nothing else tells them from other code
+# between two steps.
 _DATA: Final = r"(mini_?)?batch|data|sample|example|input|token|sequence|image|pair|shard|epoch"
 _BATCH_MAKING_FRAME: Final = re.compile(
-    r"^\$(builtins next$|[^:]*\.py:\d+ ("
+    r"^\$(builtins next$|queues?\.py:\d+ get$|[^:]*\.py:\d+ ("
     rf"_*(get|make|load|read|fetch|draw|sample|prepare|create|build|gen(erate)?|produce|next|random"
     rf"|preprocess|augment|collate|decode|tokenize|shuffle|stack|iter(ate)?|yield)_(\w+_)?({_DATA})"
     rf"(s|es)?(_\w+)?|\w*batch(es|_?(iter\w*|gen\w*|loader|stream))|\w*data_?(iter\w*|gen\w*|loader"
