@@ -6,6 +6,7 @@ import pytest
 
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.rules.launch.eager import EagerOperators
+from tb_perfadvisor.rules.launch.host_work import PythonOverhead
 from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us
@@ -127,6 +128,29 @@ def test_a_long_gap_in_a_step_that_is_mostly_eager_is_its_own() -> None:
     (finding,) = find(EagerOperators, eager(20)) or ()
     assert finding.saving is not None
     assert finding.saving.expected_ns == 3 * 199 * 60_000
+
+
+@pytest.mark.parametrize(("moves", "is_eager"), [(True, True), (False, False)])
+def test_stalls_at_ever_other_places_belong_to_what_they_hit(
+    *, moves: bool, is_eager: bool
+) -> None:
+    """Ten steps of 200 operators of 40 us, 60 us apart, and 40 ms in which nothing runs."""
+    builder = TraceBuilder("tensorflow")
+    for number in range(10):
+        stalled = 17 * number + 5 if moves else 100
+        for call in range(200):
+            at = number * 60_000 + call * 100 + (40_000 if call >= stalled else 0)
+            builder.operator("EagerExecute: MatMul", us(at), us(at + 40))
+        builder.step(number, us(number * 60_000), us((number + 1) * 60_000))
+    trace = builder.build()
+    (finding,) = find(EagerOperators, trace) or ()
+    assert finding.saving is not None
+    # In both cases, 199 gaps of 60 us are certain; stalls are only if other code has no place.
+    assert finding.saving.low_ns == 10 * 199 * 60_000
+    assert finding.saving.expected_ns == 10 * (
+        200 * 60_000 + 40_000_000 if is_eager else 199 * 60_000
+    )
+    assert (find(PythonOverhead, trace) == ()) == is_eager
 
 
 def test_dispatch_inside_of_operators_makes_a_step_eager_too() -> None:

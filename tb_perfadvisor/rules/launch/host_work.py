@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.machine.facts import Line, Lines, SideWork
@@ -54,6 +53,7 @@ from tb_perfadvisor.signals.host.idle import (
 )
 from tb_perfadvisor.signals.launch.delays import (
     LONGEST_LAUNCH_GAP_NS,
+    accidental_gaps,
     dispatching,
     short_and_long_gaps,
     stretched_ns,
@@ -159,7 +159,8 @@ class PythonOverhead(Rule):
             join(recorded, attribution.intervals[Cause.UNEXPLAINED]),
             idle_without(signals, *OVERRIDING, *STALLING, IdleOwner.SLOW_LAUNCH),
         )
-        stalls = minus(stalls, join(dispatching_on_host(signals), dispatching(signals)))
+        dispatched = join(dispatching_on_host(signals), dispatching(signals))
+        stalls = minus(stalls, join(dispatched, accidental_gaps(signals)))
         # The host code inside a gap must be long by itself.
         host_code_ns = overlap_ns(stalls, gaps[:, 0], gaps[:, 1])
         compiling = attribution.intervals[Cause.COMPILING]
@@ -395,7 +396,7 @@ class SideWorkInLoop(Rule):
         yield Finding(
             instance=f"{doing} takes {format_share(share_of_window(total, signals))} of the steps",
             summary=f"{per_step(total, signals)} goes into {doing}, and the steps wait for it.",
-            saving=_with_quicker_steps(signals, saving),
+            saving=saving,
             evidence=(
                 costliest("Longest operators meanwhile", signals.worker, writes.rows, duration_ns),
             ),
@@ -445,20 +446,6 @@ class SideWorkInLoop(Rule):
             evidence=lines_tables(lines),
             remedies=advise(_REMEDIES.get(kind, "side-work-rarely")),
         )
-
-
-def _with_quicker_steps(signals: Signals, saving: Saving) -> Saving:
-    """Let, at best, the rest of each step on the CPU become as quick as in the quickest step, too.
-
-    Other work takes its caches and cores. Steps may differ for other reasons, so this adds at most
-    half of what is expected.
-    """
-    starts, ends = signals.steps.host_start_ns, signals.steps.host_end_ns
-    if not signals.device.is_host_only or not len(starts):
-        return saving
-    rest_ns = ends - starts - overlap_ns(saving.claims, starts, ends)
-    more_ns = min(int((rest_ns - rest_ns.min()).sum()), saving.expected_ns // 2)
-    return replace(saving, high_ns=saving.high_ns + more_ns, outside_claims_ns=more_ns)
 
 
 def _doing(lines: Sequence[Line]) -> str:
@@ -572,7 +559,7 @@ class StepGap(Rule):
                 f"{subject} between steps for {per_step(gap_ns, signals)}{what}"
                 f"{_evaluation_clause(evaluating_ns, signals)}."
             ),
-            saving=_with_quicker_steps(signals, saving),
+            saving=saving,
             evidence=_gap_evidence(signals, claims, activity),
             remedies=advise(
                 "read-rarely", "read-arrays-rarely", "overlapped-schedule", "steps-per-call"

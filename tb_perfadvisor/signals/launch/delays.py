@@ -24,7 +24,12 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.event_names import named
-from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
+from tb_perfadvisor.trace.integer_groups import (
+    distinct,
+    is_in,
+    places_by_value,
+    unique_inverse,
+)
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -67,6 +72,51 @@ def taken_by_others_ns(span_ns: int, trace: Trace) -> int:
     """How long, of some time, other programs had the program's cores, as far as it was measured."""
     load = trace.facts.load
     return int(span_ns * load.others) if load is not None else 0
+
+
+_ACCIDENTAL = 20
+"""How many times as long as usual; see `preempted_calls`."""
+_FEWEST_STEPS = 5
+"""The median of fewer gaps says little about what is usual."""
+_RARELY = 0.1
+"""What is long in more steps is code that runs in every few of them."""
+
+
+@memoized
+def accidental_gaps(signals: Signals) -> Intervals:
+    """On the CPU, gaps that are far longer than those at the same place of nearly all other steps.
+
+    Code of the program takes about as long each time that it runs. What stops it at any place, and
+    seldom twice at the same one, are other programs on the same cores. A place is between two
+    operators, of which the second is the n-th of its name in the step.
+    """
+    events, gaps = signals.trace.events, signals.attribution.idle
+    rows = signals.steps.own(signals.trace.rows(EventKind.OPERATOR))
+    if not signals.device.is_host_only or not len(rows) or not len(gaps.start_ns):
+        return EMPTY
+    name, step = events.name[rows].astype(np.int64), signals.steps.owner[rows]
+    number = np.empty(len(rows), dtype=np.int64)
+    for _, places in places_by_value(name):
+        first = np.searchsorted(step[places], step[places], side="left")
+        number[places] = np.arange(len(places)) - first
+    by_end = np.argsort(events.end_ns[rows], kind="stable")
+    before = np.searchsorted(events.end_ns[rows[by_end]], gaps.start_ns, side="right") - 1
+    after = np.searchsorted(events.start_ns[rows], gaps.end_ns, side="left")
+    is_inner = (before >= 0) & (after < len(rows))
+    start_ns, end_ns = gaps.start_ns[is_inner], gaps.end_ns[is_inner]
+    before, after, length_ns = by_end[before[is_inner]], after[is_inner], end_ns - start_ns
+    _, place = np.unique(
+        np.stack((name[before], name[after], number[after])), axis=1, return_inverse=True
+    )
+    place = place.ravel()
+    is_long = length_ns > LONGEST_LAUNCH_GAP_NS
+    compared = np.flatnonzero(is_in(place, distinct(place[is_long])))
+    for _, places in places_by_value(place[compared]):
+        at = compared[places]
+        is_long[at] &= length_ns[at] > _ACCIDENTAL * np.median(length_ns[at])
+        is_long[at] &= len(at) >= _FEWEST_STEPS
+        is_long[at] &= is_long[at].sum() <= max(_RARELY * len(at), 1)
+    return union(start_ns[is_long], end_ns[is_long])
 
 
 class LaunchDelays(Struct, frozen=True):

@@ -14,7 +14,11 @@ from tb_perfadvisor.signals.core.steps.launched_work import (
     program_name,
     top_level_calls,
 )
-from tb_perfadvisor.signals.launch.delays import LONGEST_LAUNCH_GAP_NS, stretched_ns
+from tb_perfadvisor.signals.launch.delays import (
+    LONGEST_LAUNCH_GAP_NS,
+    accidental_gaps,
+    stretched_ns,
+)
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
@@ -121,7 +125,9 @@ def eager_calls(signals: Signals) -> EagerCalls:
         inside = minus(spans, kernels) if len(kernels) else EMPTY
         idle, induced = join(idle, inside), join(induced, inside)
         # The Python of a step that is mostly eager is the step's own: compiled, none of it runs.
-        is_eager = total_ns(induced) > _EAGER_SHARE * total_ns(idle)
+        # What stops a program at any place stops mostly that.
+        usual = minus(idle, accidental_gaps(signals))
+        is_eager = total_ns(intersect(induced, usual)) > _EAGER_SHARE * total_ns(usual)
         owned = idle if is_eager else induced
         if trace.source.framework == "jax":
             return EagerCalls(rows, spans, owned, induced, *_fusible(trace))

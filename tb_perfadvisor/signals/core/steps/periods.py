@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.signals.core.host_activity import busiest_host_track
+from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.core.steps.launched_work import is_linked, owner_by_time
 from tb_perfadvisor.signals.core.steps.marker_rows import (
     MIN_PERIOD_NS,
@@ -254,7 +255,9 @@ def _work_of(trace: Trace, timeline: DeviceTimeline) -> _Work:
     elif not len(rows):
         rows = trace.rows(EventKind.OPERATOR)
         rows = rows[events.track[rows] == busiest_host_track(trace)]
-        rows = rows[events.parent[rows] < 0]
+        # Calls of the framework around operators, such as those of `TFE_Py_FastPathExecute_C`, are
+        # events of their own.
+        rows = rows[~has_ancestor(events.parent, rows, events.kind == EventKind.OPERATOR)]
     names, name = unique_inverse(events.name[rows])
     time_ns = np.bincount(name, events.duration_ns[rows], len(names))
     rank = np.argsort(np.argsort(-time_ns, kind="stable"), kind="stable")

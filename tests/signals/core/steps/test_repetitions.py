@@ -260,3 +260,17 @@ def test_the_first_launches_of_a_program_are_warm_up(
     # 11 or 15 ms instead of 9.02, and a quarter more would be 11.3.
     reasons = [step.reason for step in program.steps().excluded if step.number == 0]
     assert bool(reasons) == is_warm_up
+
+
+def test_operators_inside_of_the_framework_s_calls_repeat_too() -> None:
+    """Six steps of 120 eager operators, of which the first reads a variable; no marks."""
+    builder = TraceBuilder("tensorflow")
+    for number in range(6):
+        for call in range(120):
+            at = us(20_000 * number + 100 * call)
+            builder.annotation("TFE_Py_FastPathExecute_C", at, at + us(60))
+            name = "MatMul" if call else "ReadVariableOp"
+            builder.operator(f"EagerLocalExecute: {name}", at + us(10), at + us(50))
+    steps = Signals(run_of(builder.build())).steps
+    assert steps.source.startswith("6 repetitions of 120 operators")
+    assert steps.period_ns == us(20_000)
