@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.note import Note
@@ -25,7 +26,15 @@ from tb_perfadvisor.signals.work.fusible_work import LONG_ON_CPU_NS
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import places_by_value
-from tb_perfadvisor.trace.intervals import Intervals, intersect, join, minus, total_ns, union
+from tb_perfadvisor.trace.intervals import (
+    Intervals,
+    intersect,
+    join,
+    minus,
+    overlap_ns,
+    total_ns,
+    union,
+)
 from tb_perfadvisor.whatif import (
     Async,
     Fix,
@@ -168,16 +177,19 @@ def widen(found: Sequence[Found], signals: Signals) -> list[Found]:
 
     Both ends move by `DIFFERS` of what is expected, and by `SLOWER_SHARE` and `FASTER_SHARE` of the
     step's own work that the saving does not claim. For input and collectives, the high end also
-    includes the processor time that their threads take from concurrent work.
+    includes the processor time that their threads take from concurrent work. What makes operators
+    wait has a part in the time that no finding claims, and at best its end makes the rest of each
+    step as quick as it is in quick steps.
     """
     if not signals.device.is_host_only:
         return list(found)
+    nameless = _nameless(found, signals)
     return [
         (rule, finding)
         if finding.saving is None or finding.saving.expected_ns == 0
         else (
             rule,
-            replace(finding, saving=_widened(finding.saving, signals, rule.category)),
+            replace(finding, saving=_widened(finding.saving, signals, rule.category, nameless)),
         )
         for rule, finding in found
     ]
@@ -185,24 +197,62 @@ def widen(found: Sequence[Found], signals: Signals) -> list[Found]:
 
 _BACKGROUND_WORK = {"input": EventKind.INPUT_WORK, "communication": EventKind.HOST_COLLECTIVE}
 """The work of background threads that findings of a category are about."""
+_NAMELESS = (Cause.FRAMEWORK, Cause.PYTHON, Cause.UNEXPLAINED)
+_QUICK = 0.1
+"""A quick step: one in ten is as quick."""
 
 
-def _widened(saving: Saving, signals: Signals, category: Category) -> Saving:
-    work = minus(signals.attribution.intervals[Cause.HOST_COMPUTE], saving.claims)
-    work_ns = total_ns(work)
+def _nameless(found: Sequence[Found], signals: Signals) -> Intervals:
+    """Idle time for which no finding has a certain reason."""
+    savings = [f.saving for rule, f in found if f.saving is not None and rule.category != "steps"]
+    claims = join(*(saving.claims for saving in savings if saving.low_ns > 0))
+    return minus(signals.attribution.of(*_NAMELESS), claims)
+
+
+def _widened(saving: Saving, signals: Signals, category: Category, nameless: Intervals) -> Saving:
+    computing = signals.attribution.intervals[Cause.HOST_COMPUTE]
+    work, waiting = minus(computing, saving.claims), minus(saving.claims, computing)
+    work_ns, waiting_ns = total_ns(work), total_ns(waiting)
     kind = _BACKGROUND_WORK.get(category)
     taken_ns = 0 if kind is None else _most_time_taken_ns(kind, signals, work)
     differs_ns = round(DIFFERS * saving.expected_ns)
+    beside_ns = 0 if category == "steps" else _beside_ns(saving, waiting_ns, signals, nameless)
+    quicker_ns = round(FASTER_SHARE * work_ns)
+    is_beside_work = category in ("input", "launch") and saving.basis == "measured"
+    if is_beside_work or 2 * waiting_ns > saving.claimed_ns:
+        quicker_ns = max(quicker_ns, min(_quicker_ns(work, signals), saving.expected_ns // 2))
     outside_ns = saving.outside_claims_ns
     claimed_ns = saving.high_ns - outside_ns
-    more_ns = round(FASTER_SHARE * work_ns) + taken_ns + differs_ns
-    outside_ns = max(outside_ns, min(outside_ns + more_ns, work_ns))
+    more_ns = quicker_ns + taken_ns + differs_ns
+    outside_ns = max(outside_ns, min(outside_ns + more_ns, work_ns)) + beside_ns
     return replace(
         saving,
         low_ns=max(saving.low_ns - round(SLOWER_SHARE * work_ns) - differs_ns, 0),
+        expected_ns=saving.expected_ns + beside_ns // 2,
         high_ns=claimed_ns + outside_ns,
         outside_claims_ns=outside_ns,
     )
+
+
+def _beside_ns(saving: Saving, waiting_ns: int, signals: Signals, nameless: Intervals) -> int:
+    """The part of a waiting time in what no finding explains.
+
+    That is code around what findings are about, or time in which other programs had the cores.
+    Either is more likely where the program spends more of its time.
+    """
+    nameless_ns = total_ns(minus(nameless, saving.claims))
+    return nameless_ns * waiting_ns // max(signals.attribution.window_ns - nameless_ns, 1)
+
+
+def _quicker_ns(work: Intervals, signals: Signals) -> int:
+    """What is saved of the steps' other work if it takes as long as in a quick step.
+
+    Other work takes its caches and cores, and so do other programs.
+    """
+    starts, ends = signals.steps.host_start_ns, signals.steps.host_end_ns
+    work_ns = overlap_ns(work, starts, ends)
+    quick_ns = np.quantile(work_ns, _QUICK, method="lower") if len(work_ns) else 0
+    return int(np.maximum(work_ns - quick_ns, 0).sum())
 
 
 def _most_time_taken_ns(kind: EventKind, signals: Signals, work: Intervals) -> int:

@@ -115,3 +115,29 @@ def test_the_high_end_is_limited_by_claims_and_rest() -> None:
     assert wide.high_ns == ms(9)
     narrow = Saving(0, ms(8), ms(9), claims, "measured", outside_claims_ns=ms(0.5))
     assert narrow.high_ns == ms(8.5)
+
+
+def test_at_best_the_rest_of_each_step_becomes_as_quick_as_in_quick_steps() -> None:
+    # Without their fetches of 4 ms, the steps take 8, 3 and 3 ms: 5 ms more than in the quickest.
+    uneven = """
+        cell 1ms
+        step   |............|.......|.......|
+        main   |DDDDoooooooo|DDDDooo|DDDDooo|
+    """
+    assert widened(uneven, "input", expected_ns=ms(12)) == (ms(2.7), ms(12), ms(17.6), ms(5.6))
+    # Steps may differ for other reasons, so at most half of what is expected.
+    assert widened(uneven, "input", expected_ns=ms(8)) == (ms(2.9), ms(8), ms(12.4), ms(4.4))
+
+
+def test_time_without_a_name_goes_with_what_the_steps_wait_for() -> None:
+    # In all, 8 ms of fetches, 8 ms of work, and 4 ms in which Python does something: 2 ms go with
+    # the fetches, of which half is expected. The rest is as above, of 8 ms of work.
+    unnamed = """
+        cell 1ms
+        step   |..........|..........|
+        main   |DDDDoo..oo|DDDDoo..oo|
+    """
+    expected = (ms(4 - 0.4 - 0.4), ms(9), ms(8 + 2 + 0.4 + 0.48), ms(2 + 0.4 + 0.48))
+    assert widened(unnamed, "input") == expected
+    # A finding about slow steps does not say why they are slow.
+    assert widened(unnamed, "steps")[1] == ms(8)

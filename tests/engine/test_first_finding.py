@@ -70,4 +70,4 @@ def test_what_several_changes_save_together() -> None:
     half = replace(saving, marginal_ns=saving.marginal_ns // 2)
     first = replace(report.findings[0], saving=half)
     text = together_text(replace(report, findings=[first, first]))
-    assert text.startswith("2 changes together save 36.1 ms per step (31.")
+    assert text.startswith("2 changes together save 36.6 ms per step (31.")

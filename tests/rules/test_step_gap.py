@@ -75,31 +75,6 @@ def test_on_the_cpu_high_includes_operators_between_steps() -> None:
     assert finding.saving.high_ns == 2 * 7_000_000
 
 
-def test_on_the_cpu_high_includes_what_steps_take_longer_than_the_quickest() -> None:
-    # Without their gaps of 5 ms, the steps take 6, 3 and 3 ms.
-    trace = """
-        cell 1ms
-        step   |...........|........|........|
-        main   |ooooBz.....|oBz.....|oBz.....|
-    """
-    (finding,) = find(StepGap, trace) or ()
-    assert finding.saving is not None
-    assert finding.saving.expected_ns == 3 * 5_000_000
-    assert finding.saving.high_ns == 3 * 5_000_000 + 3_000_000
-
-
-def test_other_differences_of_steps_add_at_most_half_of_what_is_expected() -> None:
-    trace = """
-        cell 1ms
-        step   |............|.....|.....|
-        main   |ooooooooBz..|oBz..|oBz..|
-    """
-    (finding,) = find(StepGap, trace) or ()
-    assert finding.saving is not None
-    # Of the 7 ms that the first step computes longer, half of three gaps of 2 ms.
-    assert finding.saving.high_ns == 3 * 2_000_000 + 3_000_000
-
-
 def test_what_a_server_does_between_its_steps() -> None:
     # 500 µs of results and 500 of scheduling after each step; the last of six does not count.
     served = Served(decodes=8, device_us=4_000, schedule_us=1_000)
