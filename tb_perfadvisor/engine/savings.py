@@ -216,11 +216,13 @@ def _widened(saving: Saving, signals: Signals, category: Category, nameless: Int
     kind = _BACKGROUND_WORK.get(category)
     taken_ns = 0 if kind is None else _most_time_taken_ns(kind, signals, work)
     differs_ns = round(DIFFERS * saving.expected_ns)
-    beside_ns = 0 if category == "steps" else _beside_ns(saving, waiting_ns, signals, nameless)
-    quicker_ns = round(FASTER_SHARE * work_ns)
-    is_beside_work = category in ("input", "launch") and saving.basis == "measured"
-    if is_beside_work or 2 * waiting_ns > saving.claimed_ns:
-        quicker_ns = max(quicker_ns, min(_quicker_ns(work, signals), saving.expected_ns // 2))
+    quicker_ns, beside_ns = round(FASTER_SHARE * work_ns), 0
+    if category in ("input", "launch") and saving.basis == "measured":
+        waiting_ns = saving.claimed_ns  # what the host does may run operators, such as a checkpoint
+    if category != "steps":  # findings about slow steps do not say why they are slow
+        beside_ns = _beside_ns(saving, waiting_ns, signals, nameless)
+        if 2 * waiting_ns > saving.claimed_ns:
+            quicker_ns = max(quicker_ns, min(_quicker_ns(work, signals), saving.expected_ns))
     outside_ns = saving.outside_claims_ns
     claimed_ns = saving.high_ns - outside_ns
     more_ns = quicker_ns + taken_ns + differs_ns

@@ -114,7 +114,8 @@ class PythonOverhead(Rule):
         300_000,
         "ns",
         "On the CPU PyTorch records every operator, including views and checks. Between two of "
-        "them there are about 20 microseconds of Python, after a backward pass up to 200.",
+        "them there are about 20 microseconds of Python, after a backward pass up to 200. XLA "
+        "records every operation, and what dispatches a program between two of them.",
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:

@@ -365,10 +365,13 @@ def is_python_in_single_step(signals: Signals, claims: Intervals) -> bool:
 
 
 def records_all_operators(signals: Signals) -> bool:
-    """Whether time between two operators is Python; not if threads run collectives."""
+    """Whether time between two operators is Python; not if threads run collectives.
+
+    On the CPU, PyTorch and XLA record every operator.
+    """
     trace = signals.trace
     return (
         signals.device.is_host_only
-        and trace.source.framework == "pytorch"
+        and trace.source.framework in ("pytorch", "jax")
         and len(trace.rows(EventKind.HOST_COLLECTIVE)) == 0
     )

@@ -74,11 +74,11 @@ def taken_by_others_ns(span_ns: int, trace: Trace) -> int:
     return int(span_ns * load.others) if load is not None else 0
 
 
-_ACCIDENTAL = 20
-"""How many times as long as usual; see `preempted_calls`."""
+_ACCIDENTAL = 5
+"""How many times as long as usual. A cold cache makes code a few times slower."""
 _FEWEST_STEPS = 5
 """The median of fewer gaps says little about what is usual."""
-_RARELY = 0.1
+_RARELY = 0.2
 """What is long in more steps is code that runs in every few of them."""
 
 
