@@ -58,7 +58,7 @@ def test_the_stock_tabs_show_findings_and_numbers(page: Any, address: str) -> No
     # The numbers that the README shows for this profile.
     page.get_by_text(
         "Waiting for input takes 48.7 % of each step. Load batches in worker processes (each takes "
-        "56.5 ms now): up to −60.5 ms of 116, probably −36.1"
+        "56.5 ms now): up to −61.5 ms of 116, probably −36.6"
     ).first.wait_for()
     # Markdown code and tables are rendered.
     assert page.locator("pre code").count() >= 1

@@ -39,7 +39,7 @@ def encoding(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("format", ["text", "markdown"])
 def test_text_says_the_same(encoding: str, format: str) -> None:
     text = output(encoding, "analyze", SLOW, "-f", format)[0].decode(encoding)
-    assert "saves 36.1 ms per step" in text
+    assert "saves 36.6 ms per step" in text
     assert "\\u" not in text  # each of our characters has a look-alike
     if encoding == "ascii" and format == "text":
         assert "-> Load batches in worker processes" in text

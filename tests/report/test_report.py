@@ -26,13 +26,13 @@ def test_a_report_is_printed_on_one_line() -> None:
     assert text == (
         "<Report pytorch_input_slow / 2026_11_21_04_07_53.764: "
         "Waiting for input takes 48.7 % of each step. Load batches in worker processes (each takes "
-        "56.5 ms now): up to −60.5 ms of 116, probably −36.1 (2 findings)>"
+        "56.5 ms now): up to −61.5 ms of 116, probably −36.6 (2 findings)>"
     )
 
 
 def test_a_notebook_shows_the_headline_and_the_first_findings() -> None:
     text = slow()._repr_html_()
-    assert "up to −60.5 ms of 116, probably −36.1" in text
+    assert "up to −61.5 ms of 116, probably −36.6" in text
     assert "1a. Load batches in worker processes" in text
     assert len(text) < 4_000
     many = replace(slow(), findings=slow().findings[:1] * 8)
