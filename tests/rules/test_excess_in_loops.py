@@ -262,6 +262,15 @@ def test_what_trips_add_up_is_summed_over_the_devices_once() -> None:
     assert find(ExcessWork, accumulated(squared)) == ()
 
 
+def test_a_loss_may_be_summed_with_the_gradients() -> None:
+    loss = """
+        %part = f32[] convert(f32[] %reduced) // in add, runs=8
+        %loss = f32[] add(f32[] %loss, f32[] %part) // in add, result, runs=8
+    """
+    (finding,) = find(ExcessWork, accumulated(ACCUMULATED + loss)) or ()
+    assert expected_us(finding) == pytest.approx(2 * 400 * 7 / 8, rel=0.001)
+
+
 # Four devices pass rows on, each through its own weights.
 ROWS, STAGE = "bf16[4096,2048]{1,0}", "bf16[2048,2048]{1,0}"
 PRODUCT = f"%product = {ROWS} dot({ROWS} %received, {STAGE} %weights), lhs_contracting_dims={{1}}"

@@ -90,14 +90,13 @@ def _values_of(program: Program, loop: int, rows: set[int]) -> LoopValues:
         if all(program.name_of(row) in MOVES for row in cycle):
             continue  # passed on as it is
         cyclic |= cycle
-        if all(program.shape_of(row).elements <= 1 for row in cycle):
-            continue
+        is_number = all(program.shape_of(row).elements <= 1 for row in cycle)
         is_read = any(
             _is_read(program, user) for row in cycle for user in users[row] if user not in cycle
         )
         if not is_read and _passes_on(program, cycle, _SUMS, cycle):
             summed |= cycle
-        elif is_read or not _passes_on(program, cycle, _BUFFERS, cycle):
+        elif not is_number and (is_read or not _passes_on(program, cycle, _BUFFERS, cycle)):
             serial |= cycle
     return LoopValues(
         loop=loop,
