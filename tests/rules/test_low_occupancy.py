@@ -7,8 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.engine.analyze import analyze_run
-from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.rules.compute.kernels import LowOccupancy
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.signals import Signals
@@ -16,7 +14,6 @@ from tb_perfadvisor.testing import check_rule, draw, find, ms, run_of
 from tb_perfadvisor.testing.symbols import Symbol, kernel, operator
 from tb_perfadvisor.trace import Device, KernelFamily, Precision
 from tb_perfadvisor.trace.tables import CounterTable, make_table
-from tb_perfadvisor.trace.trace import Framework
 
 H100 = Device(0, "NVIDIA H100 80GB HBM3", "gpu", multiprocessors=132)
 # TraceLens' h100 recordings have this kernel.
@@ -136,14 +133,3 @@ def test_finds_128_tiles_on_256_multiprocessors(corpus: Path) -> None:
     (finding,) = [f for f in report.findings if f.rule_id == "low-occupancy"]
     # 4096 x 2048 in tiles of 256 x 256: 16 times 8 blocks.
     assert "256 multiprocessors" in finding.summary
-
-
-@pytest.mark.parametrize(("framework", "is_shown"), [("pytorch", False), ("none", True)])
-def test_a_program_without_a_framework_is_told_of_streams(
-    framework: Framework, is_shown: bool
-) -> None:
-    trace = draw(SLOW, legend=legend(33), device=H100, framework=framework)
-    analysis = analyze_run(run_of(trace), Config())
-    (found,) = (each for each in analysis.findings if each.rule.id == LowOccupancy.id)
-    said = " ".join(remedy.text for remedy in found.finding.remedies)
-    assert ("on streams of their own" in said) is is_shown
