@@ -84,7 +84,8 @@ def test_a_sleeping_host_holds_jax_up(corpus: Path) -> None:
     # INDEX: 75 % of each step is host sleep. XProf calls it not input-bound, and says no more.
     assert ids(report)[0] == "python-overhead"
     assert "mostly in time.sleep" in report.findings[0].summary
-    assert share(report.findings[0]) == pytest.approx(0.75, abs=0.04)
+    # Counted in the file: beside 181.7 ms of sleep, 12.1 ms of a lambda that makes the batch.
+    assert share(report.findings[0]) == pytest.approx(0.75 * (181.7 + 12.1) / 181.7, abs=0.04)
 
 
 def test_collectives_of_four_virtual_devices_are_seen(corpus: Path) -> None:
