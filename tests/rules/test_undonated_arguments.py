@@ -36,6 +36,18 @@ def test_saves_what_the_copy_takes() -> None:
     assert "64.0 MiB" in finding.summary
 
 
+def test_a_loop_copies_its_argument_once() -> None:
+    text = f"""
+        %cache = {CACHE} parameter(0)
+        %new = {NEW} parameter(1)
+        %copy.1 = {CACHE} copy({CACHE} %cache)
+        %update.1 = {CACHE} dynamic-update-slice({CACHE} %copy.1, {NEW} %new) // result, runs=64
+    """
+    update = f"%update.1 = {CACHE} dynamic-update-slice({CACHE} %copy.1, {NEW} %new)"
+    # Most of the time goes into 64 updates, which stay.
+    assert find(UndonatedArguments, drawn(SLOW, update, program(text))) == ()
+
+
 def test_a_donated_argument_is_not_copied() -> None:
     assert find(UndonatedArguments, drawn(SLOW, COPY, DONATED)) == ()
 

@@ -29,10 +29,10 @@ from tb_perfadvisor.signals.program.graph import (
     SAME_ELEMENTS,
     FasterOperation,
     Running,
-    count_of,
     mean_ns,
     origin,
     running_programs,
+    runs_of,
     that_touch,
 )
 from tb_perfadvisor.signals.program.useful_work import is_normalized, mapped_from
@@ -73,13 +73,6 @@ def argument_reads_ns(signals: Signals, *, at_peak: bool) -> int:
     programs = running_programs(signals)
     size = sum(read_bytes(running.program) * runs_of(signals, running) for running in programs)
     return round(size / bytes_per_s * NS_PER_S)
-
-
-def runs_of(signals: Signals, running: Running) -> int:
-    """How often a program runs in the used window, by an operation outside of its loops."""
-    program = running.program
-    once = (program.runs == 1).nonzero()[0].tolist()
-    return max((count_of(signals, operation) for operation in running.of(once)), default=0)
 
 
 def read_bytes(program: Program) -> int:

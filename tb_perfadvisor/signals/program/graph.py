@@ -93,6 +93,13 @@ def count_of(signals: Signals, operation: XlaOperation) -> int:
     return _times(signals).get(operation.op, (0, 0))[1]
 
 
+def runs_of(signals: Signals, running: Running) -> int:
+    """How often a program runs in the used window, by an operation outside of its loops."""
+    program = running.program
+    once = (program.runs == 1).nonzero()[0].tolist()
+    return max((count_of(signals, operation) for operation in running.of(once)), default=0)
+
+
 @memoized
 def _times(signals: Signals) -> dict[int, tuple[int, int]]:
     hlo = signals.hlo

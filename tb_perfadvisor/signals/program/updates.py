@@ -24,6 +24,7 @@ from tb_perfadvisor.signals.program.graph import (
     mean_ns,
     origin,
     running_programs,
+    runs_of,
     that_touch,
 )
 from tb_perfadvisor.signals.signals import Signals
@@ -195,11 +196,12 @@ def _dense_gradient(program: Program, row: int, slot: int) -> list[int]:
 def copied_updates(signals: Signals) -> list[FasterOperation]:
     """What donating would save: arrays that are updated in place, but in a new copy.
 
-    The copy reads and writes the array once. An operation that does more than to copy can share the
-    reading.
+    The copy reads and writes the array once in each call, also where a loop updates it. An
+    operation that does more than to copy can share the reading.
     """
     found = undonated(signals)
-    return [*_priced(signals, found, (0.8, 1.3, 2.0)), *_without_copies(signals, found)]
+    copies = _priced(signals, found, (0.8, 1.3, 2.0), is_once=True)
+    return [*copies, *_without_copies(signals, found)]
 
 
 def rewritten_arrays(signals: Signals) -> list[FasterOperation]:
@@ -266,19 +268,25 @@ def _passes_of_moves(moved: list[Update]) -> tuple[float, float, float]:
 
 
 def _priced(
-    signals: Signals, found: list[Update], passes: tuple[float, float, float]
+    signals: Signals,
+    found: list[Update],
+    passes: tuple[float, float, float],
+    *,
+    is_once: bool = False,
 ) -> list[FasterOperation]:
-    """Operations on arrays, without some passes over their bytes."""
+    """Operations on arrays, without some passes over their bytes: in each trip, or once a call."""
     bytes_per_s = achievable_bandwidth(signals)
     if bytes_per_s is None:
         return []
     faster: dict[int, FasterOperation] = {}
     for running in dict.fromkeys(id(update.running) for update in found):
         of_program = [update for update in found if id(update.running) == running]
-        program = of_program[0].running.program
+        of, program = of_program[0].running, of_program[0].running.program
         names = {program.kernel_of(row) for update in of_program for row in update.rows}
-        operations = that_touch(signals, of_program[0].running, names)
+        operations = that_touch(signals, of, names)
         runs = max((count_of(signals, o) for o in operations), default=0)
+        if is_once:
+            runs = min(runs, runs_of(signals, of))
         size = sum(update.shape.padded_bytes for update in of_program)
         once_ns = runs * size / bytes_per_s * NS_PER_S
         low, expected, high = (part * once_ns for part in passes)
