@@ -71,7 +71,7 @@ BUDGET = {
     # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
     # Timers of the whole run, as above, and hardware counters beside kernels.
     # Programs without a loop and servers, as above.
-    "lines of Python and TOML": 136_449,
+    "lines of Python and TOML": 136_457,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
@@ -114,7 +114,7 @@ def test_the_package_keeps_within_its_budget() -> None:
     [(100, []), (98, []), (101, ["rules: 101 of 100"]), (97, ["rules: 97 of 100"])],
 )
 def test_a_budget_can_be_missed_both_ways(size: int, expected: list[str]) -> None:
-    assert faults({"rules": size}, {"rules": 100}) == expected
+    assert faults({"rules": size}, {"rules": 145}) == expected
 
 
 def test_everything_is_counted() -> None:
