@@ -71,7 +71,7 @@ BUDGET = {
     # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
     # Timers of the whole run, as above, and hardware counters beside kernels.
     # Programs without a loop and servers, as above.
-    "lines of Python and TOML": 136_457,
+    "lines of Python and TOML": 136_465,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

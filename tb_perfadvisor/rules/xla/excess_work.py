@@ -182,7 +182,7 @@ def _changes(excess: Excess) -> tuple[str, ...]:
         return ("operation-instead-of-constant-product",)
     if excess.is_inflated:
         return ("sum-before-expanding",) if excess.flop else ("einsum", "sum-before-expanding")
-    return ("look-at-kernel",)
+    return ("fewer-passes",)
 
 
 def _splits_batch(excess: Excess) -> bool:
