@@ -51,6 +51,12 @@ class Row:
         self.start = int(events.start_ns[row]) // CELL_NS
         self.end = int(events.end_ns[row]) // CELL_NS
         self.track, self.launch = int(events.track[row]), int(events.launched_by[row])
+        self.stream = int(trace.tracks.thread[self.track])
+
+    @property
+    def turn(self) -> tuple[int, bool, int]:
+        """Its place among the device's work, whatever the order of a file is."""
+        return self.start, self.kind == EventKind.COLLECTIVE, self.stream
 
     def covers(self, cell: int) -> bool:
         return self.start <= cell < self.end
@@ -83,7 +89,7 @@ class Gap:
         self, work: list[Row], rows: list[Row], cells: list[int], window: tuple[int, int]
     ) -> None:
         self.start, self.end = max(cells[0], window[0]), min(cells[-1] + 1, window[1])
-        after = [row for row in work if row.start > cells[-1]]
+        after = sorted((row for row in work if row.start > cells[-1]), key=lambda row: row.turn)
         self.next_row = after[0].row if after else -1
         since = [(queued_since(work, rows, row), row.launch) for row in after]
         telling = [(queued, launch) for queued, launch in since if queued != NEVER]

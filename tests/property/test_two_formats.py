@@ -16,7 +16,7 @@ from zlib import crc32
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -301,8 +301,23 @@ def test_kineto(trace: Trace) -> None:
     same(truths(run_of(read(trace, "kineto"))), truths(run_of(with_options(trace))))
 
 
+# A copy and a collective that begin at the same time on two streams end one gap.
+TWO_AT_ONCE = draw(
+    """
+    cell 1ms
+    step   |..........|..........|..........|
+    main   |zz........|ozuuuu...B|..cc......|
+    worker |...B......|.uc.......|B....ccc..|
+    gpu 7  |..........|.gg.......|....mm....|
+    gpu 20 |gggg......|uNN.qqq...|...NNNNbbb|
+    """,
+    device=H100,
+)
+
+
 @by_chance
 @given(drawing("nsight", "pytorch"))
+@example(TWO_AT_ONCE)
 def test_nsight(trace: Trace) -> None:
     found = read(trace, "nsight")
     # Names tell the framework, and whether operators have shapes, if there are any.

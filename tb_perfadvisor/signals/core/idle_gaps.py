@@ -62,7 +62,8 @@ def device_gaps(trace: Trace, timeline: DeviceTimeline, start_ns: int, end_ns: i
 
     A gap inside a container, such as an XLA loop, is a gap like any other.
     """
-    events, busy, rows = trace.events, timeline.busy, timeline.rows
+    events, busy = trace.events, timeline.busy
+    rows = _in_one_order(trace, timeline.rows)
     first = min(start_ns, int(busy[0, 0])) if len(busy) else start_ns
     last = max(end_ns, int(busy[-1, 1])) if len(busy) else end_ns
     gaps = complement(busy, first, last)
@@ -82,6 +83,14 @@ def device_gaps(trace: Trace, timeline: DeviceTimeline, start_ns: int, end_ns: i
         launch_row=launch.astype(np.int32),
         queued_from_ns=np.clip(queued_from, start, end),
     )
+
+
+def _in_one_order(trace: Trace, rows: Int32) -> Int32:
+    """Device events by start, then by stream. Other work ends a gap before a collective does."""
+    events = trace.events
+    is_collective = events.kind[rows] == EventKind.COLLECTIVE
+    stream = trace.tracks.thread[events.track[rows]]
+    return rows[np.lexsort((stream, is_collective, events.start_ns[rows]))]
 
 
 def _queued_since(trace: Trace, rows: Int32) -> Int64:
