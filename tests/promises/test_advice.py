@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,34 @@ def test_what_names_a_part_has_a_condition_on_it_or_says_why_not() -> None:
                 if not (conditions & parts or variant.get("always") or entry.get("always"))
             ]
     assert unconditional == []
+
+
+def _hidden(entries: dict[str, dict[str, Any]]) -> list[str]:
+    """Entries whose text is for all frameworks, and whose variants are for some of them only."""
+    return [
+        change_id
+        for change_id, entry in entries.items()
+        if "text" in entry and entry.get("framework", "any") == "any" and "for" in entry
+        if all(variant.get("framework", "any") != "any" for variant in entry["for"])
+    ]
+
+
+def test_a_variant_hides_advice_from_no_other_framework() -> None:
+    assert _hidden(ENTRIES) == []
+    special = {"text": "Use streams.", "framework": "none"}
+    usual = {"needs": ["gpu"]}
+    entries = {"hidden": {"text": "Do more.", "for": [special]}}
+    entries["shown"] = {"text": "Do more.", "for": [special, usual]}
+    assert _hidden(entries) == ["hidden"]
+
+
+def test_no_text_of_an_entry_is_replaced_in_all_of_its_variants() -> None:
+    replaced = [
+        change_id
+        for change_id, entry in ENTRIES.items()
+        if "text" in entry and "for" in entry and all("text" in each for each in entry["for"])
+    ]
+    assert replaced == []
 
 
 def test_the_catalog_is_cut_into_its_entries() -> None:
