@@ -134,7 +134,7 @@ def _with_sampled_places(signals: Signals, named: list[CostlyWork]) -> Iterator[
 
 
 def _working(signals: Signals) -> list[CostlyWork]:
-    """What runs on the device, or the operators of a program without one."""
+    """What runs on the device; without its events, the operators on the host."""
     attribution, trace = signals.attribution, signals.trace
     if trace.totals is not None:
         busy_ns = sum(attribution.total_ns(cause) for cause in BUSY)
@@ -146,7 +146,7 @@ def _working(signals: Signals) -> list[CostlyWork]:
             for kernel in signals.kernels
         ]
         return sums or _by_cause(signals, *BUSY)
-    if signals.device.is_host_only:
+    if signals.device.index is None:
         operators = host_operators(signals)
         working_ns = attribution.total_ns(Cause.HOST_COMPUTE)
         names = _Names(operators.name, tuple(map(short_name, operators.names)))
@@ -329,7 +329,7 @@ def _by_name(
     for place in order[:MAX_NAMED].tolist():
         own = np.flatnonzero(names.index == place)
         longest = int(rows[own[np.argmax(duration_ns[own])]])
-        has_limits = not (is_idle or signals.device.is_host_only)
+        has_limits = not is_idle and signals.device.index is not None
         achieved, bound = _limits(signals, rows[own]) if has_limits else (None, "")
         found.append(
             CostlyWork(

@@ -218,10 +218,10 @@ class HostOperators(Struct, frozen=True):
 
 @memoized
 def host_operators(signals: Signals) -> HostOperators:
-    """The operators of the step, without those of the input pipeline; none with a device."""
+    """The operators of the step, without those of the input pipeline; none with device events."""
     trace, window = signals.trace, signals.attribution
     events, rows = trace.events, trace.rows(EventKind.OPERATOR)
-    if not signals.device.is_host_only:
+    if signals.device.index is not None:
         rows = rows[:0]
     is_used = signals.steps.owner[rows] >= 0
     if trace.source.framework == "pytorch":

@@ -68,6 +68,18 @@ def test_what_was_not_recorded_has_its_cause_s_name() -> None:
     assert named(Signals(run_of(builder.build())))[0] == ("Unexplained", True, 8)
 
 
+def test_without_the_events_of_the_device_operators_are_named() -> None:
+    drawing = """
+        cell 1ms
+        step   |..........|..........|
+        main   |Lmmmmmaaa.|Lmmmmmaaa.|
+    """
+    legend = {"m": operator("aten::mm"), "a": operator("aten::add")}
+    signals = Signals(run_of(draw(drawing, legend=legend)))
+    assert signals.device.is_missing
+    assert named(signals) == [("aten::mm", False, 10), ("Launching", True, 2)]
+
+
 def test_needs_are_known_from_shapes() -> None:
     drawing = """
         cell 1ms
