@@ -136,3 +136,8 @@ def test_pinning_ranks_first() -> None:
 def test_a_superchip_without_a_known_link_falls_back_to_the_limit() -> None:
     gh200 = {"legend": H100_LEGEND, "device": "NVIDIA GH200 480GB"}
     assert find(PageableCopies, H100_SLOW, **gh200) == ()  # 25 GB/s is above 12 GB/s
+
+
+def test_programs_without_a_framework_have_no_batches() -> None:
+    (finding,) = find(PageableCopies, SLOW, legend=LEGEND, framework="none") or ()
+    assert finding.title == "Copy data from pinned memory"

@@ -65,3 +65,8 @@ def test_just_below_and_just_above_the_limits() -> None:
     # 7 of 12 cells.
     assert (found("minimum_share", 0.58), found("minimum_share", 0.59)) == (1, 0)
     assert (found("tiny_bytes", 4096), found("tiny_bytes", 4095)) == (1, 0)
+
+
+def test_programs_without_a_framework_have_arrays() -> None:
+    (finding,) = find(TinyCopies, SLOW, legend=LEGEND, framework="none") or ()
+    assert finding.title == "Copy small arrays to the device together: 7 copies per step"
