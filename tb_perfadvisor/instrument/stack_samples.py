@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from types import FrameType
 from typing import Final, NamedTuple
@@ -74,6 +75,11 @@ compiled, or a model is made. `jax.grad` outside of jit traces, too, but by othe
 `partial_eval`."""
 _WRAPPERS: Final = frozenset({"error_handler", "reraise_with_filtered_traceback"})
 """Functions around those that a program calls: of Keras and TensorFlow, and of JAX."""
+Frames = Mapping[int, FrameType]
+_SERVERS: Final = frozenset({"socketserver", "asyncio.base_events"})
+"""Modules whose loops wait for requests, and give them to other threads."""
+_WAITS: Final = frozenset({"threading", "selectors", "socket", "ssl", "multiprocessing.connection"})
+"""Modules whose functions mostly wait for another thread, process or machine."""
 
 
 class _Place(NamedTuple):
@@ -163,10 +169,10 @@ class StackSamples:
             now_s = time.monotonic()
             passed_s, before_s = now_s - before_s, now_s
             with suppress(Exception):
-                self.look(sys._current_frames().get(self._observed or 0), passed_s)
+                self.look(at_work(sys._current_frames(), self._observed or 0, chance), passed_s)
 
     def look(self, frame: FrameType | None, passed_s: float) -> None:
-        """Count the time since the last look for where the main thread is."""
+        """Count the time since the last look for where the program is."""
         if self._is_paused or passed_s > _MOST_S:
             return
         place = _place(frame, self.step_path)
@@ -179,6 +185,23 @@ class StackSamples:
             self._of_step[place] += passed_s  # type: ignore[assignment]
             self._spells[place] += place != self._before
             self._before = place
+
+
+def at_work(frames: Frames, observed: int, chance: random.Random) -> FrameType | None:
+    """The frame of the observed thread; while it waits for requests, of one that answers them."""
+    frame = frames.get(observed)
+    if frame is None or not _awaits_requests(frame):
+        return frame
+    users = (each for each in frames.values() if any(user_frames(each)))
+    busy = [each for each in users if each.f_globals.get("__name__") not in _WAITS]
+    return chance.choice(busy) if busy else None
+
+
+def _awaits_requests(frame: FrameType) -> bool:
+    module, caller = frame.f_globals.get("__name__"), frame.f_back
+    if module == "selectors" and caller is not None:
+        return caller.f_globals.get("__name__") in _SERVERS
+    return module == "socket" and frame.f_code.co_name == "accept"
 
 
 def _place(frame: FrameType | None, path: StepPath | None = None) -> _Place | None:

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 import time
 import types
+from collections.abc import Callable
+from types import FrameType
 
 import pytest
 
-from tb_perfadvisor.instrument.stack_samples import StackSamples
+from tb_perfadvisor.instrument.stack_samples import StackSamples, at_work
 from tests.support.waiting import eventually
 
 
@@ -140,3 +143,58 @@ def test_compiling_belongs_to_the_line_that_calls_the_compiled_function() -> Non
     assert compiled.calls == "jax._src.compiler.backend_compile"
     assert compiled.share == pytest.approx(0.2 / 0.35)
     assert compiled.spells == 4
+
+
+SELECTORS = module("selectors", "def select(then): return then()")
+SERVER = module("socketserver", "def serve_forever(select, then): return select(then)")
+POOL = module("multiprocessing.connection", "def wait(select, then): return select(then)")
+SOCKET = module("socket", "def accept(then): return then()")
+
+
+@pytest.mark.parametrize(
+    ("wait", "is_elsewhere"),
+    [
+        (lambda then: SERVER.serve_forever(SELECTORS.select, then), True),
+        (SOCKET.accept, True),
+        # For a batch of a worker process.
+        (lambda then: POOL.wait(SELECTORS.select, then), False),
+        (lambda then: then(), False),
+    ],
+)
+def test_while_a_server_waits_for_requests_the_threads_that_answer_count(
+    wait: Callable[[Callable[[], FrameType | None]], FrameType | None], is_elsewhere: bool
+) -> None:
+    ends: list[bool] = []
+
+    def handle() -> None:
+        while not ends:
+            time.sleep(0.001)
+
+    handler = threading.Thread(target=handle)
+    released = threading.Event()
+    idle = threading.Thread(target=released.wait)
+    handler.start()
+    idle.start()
+    main = threading.get_ident()
+
+    def look() -> FrameType | None:
+        frames = sys._current_frames()
+        chosen = {each: frames[each] for each in (handler.ident, idle.ident) if each is not None}
+        chosen[main] = sys._getframe(1)
+        return at_work(chosen, main, random.Random(0))
+
+    try:
+        frame = wait(look)
+    finally:
+        ends.append(True)
+        released.set()
+        handler.join()
+        idle.join()
+    assert frame is not None
+    assert (frame.f_code.co_name == "handle") is is_elsewhere
+
+
+def test_a_server_without_requests_is_nowhere() -> None:
+    main = threading.get_ident()
+    waiting = lambda: at_work({main: sys._getframe(1)}, main, random.Random(0))  # noqa: E731
+    assert SERVER.serve_forever(SELECTORS.select, waiting) is None
