@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 LOCAL_INTERVAL_S = 2.0
 # Listing a bucket costs money and seconds.
 REMOTE_INTERVAL_S = 10.0
+# After a program was asked to record, look for its recording more often, for a while.
+ASKED_INTERVAL_S = 0.5
+ASKED_S = 60.0
 # Slow scans are repeated less often: scanning takes a fifth of the time at most.
 _REST_FACTOR = 4.0
 # Longer than ordinary local scans. A slower scan makes the tab appear and show its progress.
@@ -139,6 +142,10 @@ class Catalog:
         """Start a background scan of the local log directories if the last one is old."""
         self._local.start()
 
+    def expect_recording(self) -> None:
+        """Scan the local log directories more often for a while: a program was asked to record."""
+        self._local.hurries_until = time.monotonic() + ASKED_S
+
     def refresh(self, wait_s: float = 0.0) -> None:
         """Start background scans of all log directories if the last ones are old.
 
@@ -175,7 +182,7 @@ class _Scanner:
         self._began_at = 0.0
         self._listed: Root | None = None
         """Whose files the running scan lists."""
-        self._next_scan_at = 0.0
+        self._next_scan_at = self.hurries_until = 0.0
         self._first_scan_at: float | None = None
         self._warned: set[str] = set()
         self._listings: dict[Root, Listing] = {}
@@ -236,6 +243,8 @@ class _Scanner:
         now = time.monotonic()
         is_remote = any(root.is_remote for root in self.roots)
         interval_s = REMOTE_INTERVAL_S if is_remote else LOCAL_INTERVAL_S
+        if now < self.hurries_until:
+            interval_s = min(interval_s, ASKED_INTERVAL_S)
         self.snapshot = snapshot
         self._is_scanning = False
         self._scans += 1

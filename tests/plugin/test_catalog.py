@@ -233,3 +233,19 @@ def test_a_scan_that_hangs_is_abandoned(tmp_path: Path, monkeypatch: pytest.Monk
             thread.join()
     assert scanned.snapshot.problems == ()
     assert scanned.snapshot.is_complete
+
+
+@pytest.mark.parametrize(("hurries_s", "expected"), [(3600.0, ["asked"]), (-1.0, [])])
+def test_after_a_request_to_record_scans_are_more_frequent_for_a_while(
+    hurries_s: float, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "LOCAL_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(catalog, "ASKED_INTERVAL_S", 0.0)
+    monkeypatch.setattr(catalog, "_REST_FACTOR", 0.0)
+    monkeypatch.setattr(catalog, "ASKED_S", hurries_s)
+    scanned = Catalog((Root(str(tmp_path), ""),))
+    scanned.expect_recording()
+    scanned.refresh(wait_s=10)  # nothing yet
+    put(tmp_path / "asked")
+    scanned.refresh(wait_s=10)
+    assert [entry.run for entry in scanned.snapshot.entries.values()] == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ def test_all_programs_are_asked(tab: Tab, run: Path) -> None:
     assert tab.get("api/v1/captures").json["programs"] == 1
     assert tab.post("api/v1/record").json == {"programs": 1}
     assert (run / REQUEST).is_file()
+    assert tab.plugin.backend.catalog._local.hurries_until > time.monotonic()
     Requests(run).withdraw()
     assert tab.get("api/v1/captures").json["programs"] == 0
     assert tab.post("api/v1/record").json == {"programs": 0}

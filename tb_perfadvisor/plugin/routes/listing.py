@@ -62,6 +62,7 @@ def record(request: wrappers.Request, backend: Backend) -> wrappers.Response:
         raise ApiError(403, "programs cannot be asked at this address.", hint=hint)
     backend.refresh()
     answers = [ask(path) for path in backend.catalog.snapshot.programs]
+    backend.catalog.expect_recording()
     return respond(request, {"programs": sum(each != "cannot be asked" for each in answers)})
 
 

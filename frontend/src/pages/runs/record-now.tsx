@@ -6,7 +6,7 @@ import type { ApiError } from "../../state/answers";
 import { recordNow } from "../../state/api";
 import { captures, loadCaptures } from "../../state/store";
 
-const LOOK_EVERY_MS = 2_000;
+const LOOK_EVERY_MS = 500;
 /** A program that has just recorded waits a minute; then it makes its steps. */
 const LONGEST_MS = 90_000;
 
