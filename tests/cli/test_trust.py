@@ -44,7 +44,7 @@ def test_a_limited_recording_decides_a_gate(tmp_path: Path) -> None:
     path = recorded(tmp_path / "limited", 3, 4)
     done = run("analyze", path, "--fail-on", "high")
     assert "Limited trust:" in done.stdout
-    left_out = "Steps left out: 0, 1, 2 (partial: the device events of steps beside it were not"
+    left_out = "Left out: steps 0, 1 and 2 (partial: the device events of steps beside it were not"
     assert left_out in " ".join(done.stdout.split())
 
 
@@ -56,10 +56,10 @@ def test_each_format_says_it(doubtful: Path) -> None:
     brief = json.loads(run("analyze", doubtful, "--format", "brief").stdout)["reports"][0]
     assert brief["trust"] == "do not act"
     assert brief["trust_reasons"][0].startswith("7 of 10 steps (3 to 9) lack device events")
-    assert brief["steps_left_out"].startswith("Steps left out: 3, 4, 5, 6, 7, 8, 9 (partial: ")
+    assert brief["steps_left_out"].startswith("Left out: steps 3, 4, 5, 6, 7, 8 and 9 (partial: ")
     markdown = run("analyze", doubtful, "--format", "markdown").stdout
     assert "**Do not act on this report:**" in markdown
-    assert "\nSteps left out: 3, 4, 5, 6, 7, 8, 9 (partial:" in markdown
+    assert "\nLeft out: steps 3, 4, 5, 6, 7, 8 and 9 (partial:" in markdown
 
 
 def test_the_table_of_several_recordings_says_it(tmp_path: Path) -> None:

@@ -71,7 +71,9 @@ BUDGET = {
     # `kineto/decode/slices`: a large trace was decoded by one process, whatever the machine.
     # Timers of the whole run, as above, and hardware counters beside kernels.
     # Programs without a loop and servers, as above.
-    "lines of Python and TOML": 136_465,
+    # Lines of threads that answer requests, scans after a request to record, and words and advice
+    # for programs without a framework.
+    "lines of Python and TOML": 136_524,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import textwrap
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tb_perfadvisor.api import analyze
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.formats.render import document
 from tb_perfadvisor.report.formats.text import print_document
-from tb_perfadvisor.report.formats.wording import marginal_text, saving_text
+from tb_perfadvisor.report.formats.wording import marginal_text, saving_text, steps_left_out
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.units import format_duration
 
@@ -133,3 +134,20 @@ def test_nothing_to_change_takes_a_check_that_passed() -> None:
     lines = shown(replace(report, outcomes=unchecked), 80)
     assert "No findings, because nothing could be checked." in lines
     assert "Nothing to change." not in lines
+
+
+@pytest.mark.parametrize(
+    ("numbers", "named"),
+    [
+        ([1932], "step 1932"),
+        ([3, 7], "steps 3 and 7"),
+        ([3, 4, 5], "steps 3, 4 and 5"),
+        (range(13), "13 steps"),
+    ],
+)
+def test_numbers_of_steps_do_not_read_like_counts(numbers: Sequence[int], named: str) -> None:
+    report = report_of("jax_healthy")
+    excluded = [model.ExcludedStep(index=number, reason="partial") for number in numbers]
+    excluded.append(model.ExcludedStep(index=99, reason="warm-up"))
+    report = replace(report, steps=replace(report.steps, excluded=excluded))
+    assert steps_left_out(report) == f"Left out: {named} (partial); step 99 (warm-up)."

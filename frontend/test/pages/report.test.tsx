@@ -70,7 +70,7 @@ test("trust and its reason stand before the numbers, once", () => {
   const html = renderToString(<ReportPage report={report} captureId="1" />);
   assert.match(html, /badge-trust-limited">limited trust: some steps lack their device events</);
   assert.ok(html.indexOf("badge-trust") < html.indexOf("strip"));
-  assert.match(textOf(html), /Steps left out: 3, 4 \(partial: lost\)\./);
+  assert.match(textOf(html), /Left out: steps 3 and 4 \(partial: lost\)\./);
   assert.equal(html.match(/lack device events/g)?.length, 1);
 });
 

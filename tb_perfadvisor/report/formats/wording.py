@@ -260,18 +260,20 @@ def trust_lines(report: model.Report) -> list[str]:
 
 
 def steps_left_out(report: model.Report) -> str:
-    """`Steps left out: 10, 11 (partial: …)`; empty if all are used."""
+    """`Left out: step 7 (partial: …); 20 steps (warm-up)`; empty if all are used."""
     numbers: dict[str, list[int]] = {}
     for step in report.steps.excluded:
         numbers.setdefault(step.reason, []).append(step.index)
     parts = [f"{_listed(steps)} ({reason})" for reason, steps in numbers.items()]
-    return f"Steps left out: {'; '.join(parts)}." if parts else ""
+    return f"Left out: {'; '.join(parts)}." if parts else ""
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    shown = ", ".join(str(number) for number in numbers[:_MOST_STEPS])
-    more = len(numbers) - _MOST_STEPS
-    return f"{shown} and {more:,} more" if more > 0 else shown
+    """`step 7`, `steps 3, 5 and 7`, or only how many there are."""
+    if len(numbers) > _MOST_STEPS:
+        return f"{len(numbers):,} steps"
+    *others, last = map(str, numbers)
+    return f"steps {', '.join(others)} and {last}" if others else f"step {last}"
 
 
 def remaining_notes(report: model.Report) -> list[model.NoteInfo]:
