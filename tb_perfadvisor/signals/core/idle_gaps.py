@@ -88,9 +88,16 @@ def device_gaps(trace: Trace, timeline: DeviceTimeline, start_ns: int, end_ns: i
 def _in_one_order(trace: Trace, rows: Int32) -> Int32:
     """Device events by start, then by stream. Other work ends a gap before a collective does."""
     events = trace.events
-    is_collective = events.kind[rows] == EventKind.COLLECTIVE
-    stream = trace.tracks.thread[events.track[rows]]
-    return rows[np.lexsort((stream, is_collective, events.start_ns[rows]))]
+    start_ns = events.start_ns[rows]
+    is_tied = start_ns[1:] == start_ns[:-1]
+    # Sorting the few ties alone takes a tenth of the time.
+    tied = np.flatnonzero(np.append(is_tied, False) | np.append(False, is_tied))
+    some = rows[tied]
+    is_collective = events.kind[some] == EventKind.COLLECTIVE
+    stream = trace.tracks.thread[events.track[some]]
+    ordered: Int32 = rows.copy()
+    ordered[tied] = some[np.lexsort((stream, is_collective, start_ns[tied]))]
+    return ordered
 
 
 def _queued_since(trace: Trace, rows: Int32) -> Int64:
