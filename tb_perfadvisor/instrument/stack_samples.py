@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from types import FrameType
 from typing import Final, NamedTuple
@@ -75,9 +74,10 @@ compiled, or a model is made. `jax.grad` outside of jit traces, too, but by othe
 `partial_eval`."""
 _WRAPPERS: Final = frozenset({"error_handler", "reraise_with_filtered_traceback"})
 """Functions around those that a program calls: of Keras and TensorFlow, and of JAX."""
-Frames = Mapping[int, FrameType]
-_SERVERS: Final = frozenset({"socketserver", "asyncio.base_events"})
-"""Modules whose loops wait for requests, and give them to other threads."""
+_SERVERS: Final = frozenset(
+    {"socketserver", "asyncio.base_events", "concurrent.futures.thread", "anyio._backends._asyncio"}
+)
+"""Modules whose loops wait for requests, or give them to the threads that answer them."""
 _WAITS: Final = frozenset({"threading", "selectors", "socket", "ssl", "multiprocessing.connection"})
 """Modules whose functions mostly wait for another thread, process or machine."""
 
@@ -187,21 +187,25 @@ class StackSamples:
             self._before = place
 
 
-def at_work(frames: Frames, observed: int, chance: random.Random) -> FrameType | None:
-    """The frame of the observed thread; while it waits for requests, of one that answers them."""
-    frame = frames.get(observed)
-    if frame is None or not _awaits_requests(frame):
+def at_work(frames: dict[int, FrameType], thread: int, chance: random.Random) -> FrameType | None:
+    """The frame of a thread; while it waits for requests, of one that answers them."""
+    frame = frames.get(thread)
+    inner, outer, *_ = (*_modules(frame), "", "")
+    accepts = frame is not None and (inner, frame.f_code.co_name) == ("socket", "accept")
+    if not accepts and (inner != "selectors" or outer not in _SERVERS):
         return frame
-    users = (each for each in frames.values() if any(user_frames(each)))
-    busy = [each for each in users if each.f_globals.get("__name__") not in _WAITS]
+    stacks = ((each, _modules(each)) for each in frames.values())
+    busy = [f for f, m in stacks if m[0] not in _WAITS | _SERVERS and _SERVERS & {*m}]
     return chance.choice(busy) if busy else None
 
 
-def _awaits_requests(frame: FrameType) -> bool:
-    module, caller = frame.f_globals.get("__name__"), frame.f_back
-    if module == "selectors" and caller is not None:
-        return caller.f_globals.get("__name__") in _SERVERS
-    return module == "socket" and frame.f_code.co_name == "accept"
+def _modules(frame: FrameType | None) -> list[str]:
+    """Of the functions on a stack, innermost first."""
+    found = []
+    while frame is not None:
+        found.append(str(frame.f_globals.get("__name__", "")))
+        frame = frame.f_back
+    return found
 
 
 def _place(frame: FrameType | None, path: StepPath | None = None) -> _Place | None:

@@ -146,7 +146,10 @@ def test_compiling_belongs_to_the_line_that_calls_the_compiled_function() -> Non
 
 
 SELECTORS = module("selectors", "def select(then): return then()")
-SERVER = module("socketserver", "def serve_forever(select, then): return select(then)")
+SERVER = module(
+    "socketserver",
+    "def serve_forever(select, then): return select(then)\ndef process_request(then): then()",
+)
 POOL = module("multiprocessing.connection", "def wait(select, then): return select(then)")
 SOCKET = module("socket", "def accept(then): return then()")
 
@@ -164,34 +167,43 @@ SOCKET = module("socket", "def accept(then): return then()")
 def test_while_a_server_waits_for_requests_the_threads_that_answer_count(
     wait: Callable[[Callable[[], FrameType | None]], FrameType | None], is_elsewhere: bool
 ) -> None:
+    begun: list[bool] = []
     ends: list[bool] = []
 
     def handle() -> None:
+        begun.append(True)
         while not ends:
             time.sleep(0.001)
 
-    handler = threading.Thread(target=handle)
     released = threading.Event()
-    idle = threading.Thread(target=released.wait)
-    handler.start()
-    idle.start()
+    threads = [
+        threading.Thread(target=SERVER.process_request, args=(handle,)),
+        threading.Thread(target=SERVER.process_request, args=(released.wait,)),
+        threading.Thread(target=handle, name="watches the program"),
+    ]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(begun) == 2)
     main = threading.get_ident()
 
     def look() -> FrameType | None:
         frames = sys._current_frames()
-        chosen = {each: frames[each] for each in (handler.ident, idle.ident) if each is not None}
+        chosen = {each.ident: frames[each.ident] for each in threads if each.ident is not None}
         chosen[main] = sys._getframe(1)
-        return at_work(chosen, main, random.Random(0))
+        found = at_work(chosen, main, random.Random(0))
+        seen.append([each for each, frame in chosen.items() if frame is found])
+        return found
 
+    seen: list[list[int]] = []
     try:
         frame = wait(look)
     finally:
         ends.append(True)
         released.set()
-        handler.join()
-        idle.join()
+        for thread in threads:
+            thread.join()
     assert frame is not None
-    assert (frame.f_code.co_name == "handle") is is_elsewhere
+    assert seen == [[threads[0].ident if is_elsewhere else main]]
 
 
 def test_a_server_without_requests_is_nowhere() -> None:

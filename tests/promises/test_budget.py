@@ -73,7 +73,7 @@ BUDGET = {
     # Programs without a loop and servers, as above.
     # Lines of threads that answer requests, scans after a request to record, and words and advice
     # for programs without a framework.
-    "lines of Python and TOML": 136_531,
+    "lines of Python and TOML": 136_532,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

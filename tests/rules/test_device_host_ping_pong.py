@@ -145,6 +145,6 @@ def test_just_below_and_just_above_the_limits() -> None:
 
 def test_programs_without_a_framework_have_arrays() -> None:
     (finding,) = find(DeviceHostPingPong, SLOW, legend=LEGEND, framework="none") or ()
-    assert finding.title == "Keep these arrays on the device: 1 array per step"
+    assert finding.title == "Keep these arrays on the device"
     assert "for arrays that go to the host" in finding.summary
     assert "tensor" not in finding.summary

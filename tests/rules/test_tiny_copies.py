@@ -69,4 +69,4 @@ def test_just_below_and_just_above_the_limits() -> None:
 
 def test_programs_without_a_framework_have_arrays() -> None:
     (finding,) = find(TinyCopies, SLOW, legend=LEGEND, framework="none") or ()
-    assert finding.title == "Copy small arrays to the device together: 7 copies per step"
+    assert finding.title == "Copy small arrays together"

@@ -269,7 +269,6 @@ def steps_left_out(report: model.Report) -> str:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    """`step 7`, `steps 3, 5 and 7`, or only how many there are."""
     if len(numbers) > _MOST_STEPS:
         return f"{len(numbers):,} steps"
     *others, last = map(str, numbers)

@@ -360,10 +360,10 @@ class PageableCopies(Rule):
         rate = format_rate(int(copies.size_bytes.sum()) / moved_ns * NS_PER_S, "B/s")
         pinned = format_rate(link.bandwidth_bytes_per_s, "B/s")
         of_weights = streamed_weights(signals) is not None
-        of_batches = not of_weights and signals.trace.source.framework != "none"
-        what = "weights" if of_weights else "data"
+        other = "data" if signals.trace.source.framework == "none" else ""
+        what = "weights" if of_weights else other
         yield Finding(
-            title="" if of_batches else f"Copy {what} from pinned memory",
+            title=what and f"Copy {what} from pinned memory",
             instance=f"{rate} now, {pinned} if pinned",
             summary=(
                 f"Copies from pageable memory take {per_step(int(cost_ns.sum()), signals)}:"
@@ -419,13 +419,12 @@ class TinyCopies(Rule):
         size_bytes = trace.by_event(trace.copies.row, trace.copies.size_bytes, 0)[rows]
         cost_ns = time_within(signals, rows, on_device)
         removed = Shorten(rows, np.zeros(len(rows), dtype=np.int64))
-        count = count_per_step(len(rows), "copy", signals, plural="copies")
-        has_tensors = trace.source.framework != "none"
         yield Finding(
-            title="" if has_tensors else f"Copy small arrays to the device together: {count}",
-            instance=count,
+            title="" if trace.source.framework != "none" else "Copy small arrays together",
+            instance=count_per_step(len(rows), "copy", signals, plural="copies"),
             summary=(
-                f"Small copies cost {per_step(lost_ns, signals)}: {count} of"
+                f"Small copies cost {per_step(lost_ns, signals)}:"
+                f" {count_per_step(len(rows), 'copy', signals, plural='copies')} of"
                 f" {format_bytes(int(size_bytes.mean()))} on average could be part of others."
             ),
             saving=Saving(0, lost_ns, lost_ns, claims, "measured", (Remove(calls), removed)),

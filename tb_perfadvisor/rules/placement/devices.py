@@ -70,13 +70,12 @@ class DeviceHostPingPong(Rule):
         calls = events.launched_by[trips.to_device]
         returns = np.where(calls >= 0, events.end_ns[calls], events.start_ns[trips.to_device])
         what = "array" if trace.source.framework == "none" else "tensor"
-        count = count_per_step(len(trips.to_host), what, signals)
         yield Finding(
-            title=f"Keep these arrays on the device: {count}" if what == "array" else "",
-            instance=count,
+            title="Keep these arrays on the device" if what == "array" else "",
+            instance=count_per_step(len(trips.to_host), what, signals),
             summary=(
                 f"The device waits {per_step(lost_ns, signals)} for {what}s that go to the host and"
-                f" come back: {count} of"
+                f" come back: {count_per_step(len(trips.to_host), what, signals)} of"
                 f" {format_bytes(int(size_bytes.mean()))} on average."
             ),
             saving=Saving(
