@@ -73,7 +73,9 @@ BUDGET = {
     # Programs without a loop and servers, as above.
     # Lines of threads that answer requests, scans after a request to record, and words and advice
     # for programs without a framework.
-    "lines of Python and TOML": 136_532,
+    # Scans that XLA writes out, gathers of neighbors and products of repeated rows, in the two
+    # comparisons of excess work: up to 97 % to gain in half of its twins, and nothing was said.
+    "lines of Python and TOML": 136_795,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

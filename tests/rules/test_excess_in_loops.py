@@ -94,6 +94,20 @@ def test_examples_are_processed_at_once() -> None:
     assert "vmap" in (finding.remedies[0].snippet or "")
 
 
+def test_independent_trips_wait_for_the_same_array_only_once() -> None:
+    brought = W.replace("0}", "0:S(1)}")
+    text = COUNTER + INPUTS.replace("{W} %w)", f"{brought} %near)").replace(
+        "%part = ", f"%near = {brought} copy-start({W} %w) // runs=256\n%part = "
+    )
+    text += f"%mapped = {GATES} tanh({GATES} %gates) // result, runs=256"
+    wait = f"%done = {brought} copy-done(({brought}, {W}, u32[]) %near)"
+    (finding,) = find(ExcessWork, drawn(SLOW, wait, program(text))) or ()
+    assert expected_us(finding) == pytest.approx(2 * 400 * 255 / 256, rel=0.001)
+    # A recurrence may need the room on the chip for its state.
+    serial = f"%recurrent = {STATE} parameter(2)" + text + RECURRENCE.replace("%gates", "%mapped")
+    assert find(ExcessWork, drawn(SLOW, wait, program(serial))) == ()
+
+
 def test_products_that_are_added_up_are_one_product() -> None:
     gradient = f"%fusion = {W} fusion({ALL} %x, {GATES} %w, s32[] %trip), kind=kOutput"
     text = (

@@ -178,6 +178,104 @@ def test_exponentials_of_each_pair_have_no_shorter_form() -> None:
     assert find(ExcessWork, drawn(SLOW, DISTANCES, program(text))) == ()
 
 
+ALL_SCORES = "f32[4096,1024]{1,0}"
+SEARCH = f"""
+    %x = {ROWS} parameter(0)
+    %c = {CODES} parameter(1)
+    %scores = {ALL_SCORES} dot({ROWS} %x, {CODES} %c), lhs_contracting_dims={{1}} // in best
+    %scaled = {ALL_SCORES} multiply({ALL_SCORES} %scores, {ALL_SCORES} %scores) // in best
+    %place = s32[4096,1024]{{1,0}} iota(), iota_dimension=1 // in best
+    %first = f32[] constant(inf)
+    %none = s32[] constant(0)
+"""
+OF_BOTH = "%scaled, s32[4096,1024] %place, f32[] %first, s32[] %none"
+
+
+@pytest.mark.parametrize(
+    ("summed", "is_found"), [(OF_BOTH, False), ("%scaled, f32[] %first", True)]
+)
+def test_elements_that_all_count_may_exist_inside_an_operation(summed: str, is_found: bool) -> None:
+    # The best of all scores needs each score, which no other operation sees; their sum does not.
+    best = "s32[4096]{0}"
+    text = SEARCH + f"%best = {best} reduce({ALL_SCORES} {summed}) // in best, result"
+    fusion = f"%best = {best} fusion({ROWS} %x, {CODES} %c), kind=kOutput"
+    assert bool(find(ExcessWork, drawn(SLOW, fusion, program(text)))) == is_found
+
+
+NODES, EDGES, JOINED = "bf16[512,512]{1,0}", "bf16[16384,512]{1,0}", "bf16[16384,1024]{1,0}"
+TO_HIDDEN = "bf16[1024,1024]{1,0}"
+MESSAGES = f"%messages = {JOINED} fusion({NODES} %nodes, {TO_HIDDEN} %w), kind=kOutput"
+MULTIPLIED = f"%messages = {JOINED} dot({JOINED} %pair, {TO_HIDDEN} %w), lhs_contracting_dims={{1}}"
+GATHERED = f"""
+    %nodes = {NODES} parameter(0)
+    %w = {TO_HIDDEN} parameter(1)
+    %places = s32[16384,1]{{1,0}} parameter(2)
+    %sent = {EDGES} gather({NODES} %nodes, s32[16384,1] %places)
+    %wide = bf16[512,32,512]{{2,1,0}} broadcast({NODES} %nodes), dimensions={{0,2}}
+    %received = {EDGES} reshape(bf16[512,32,512] %wide)
+    %pair = {JOINED} concatenate({EDGES} %sent, {EDGES} %received) // in messages
+    {MULTIPLIED} // in messages
+    %out = {JOINED} tanh({JOINED} %messages) // result
+"""
+
+
+def test_repeated_rows_are_multiplied_before_they_are_repeated() -> None:
+    (finding,) = find(ExcessWork, drawn(SLOW, MESSAGES, program(GATHERED))) or ()
+    # The rows of 512 nodes, 32 times each.
+    assert "3.1 % is needed" in finding.summary
+    # Nodes, weights and messages are moved, whatever is multiplied.
+    moved_us = 2 * (512 * 512 + 1024 * 1024 + 16384 * 1024) / BYTES_PER_US
+    assert excess_us(finding) == pytest.approx(2 * (400 - moved_us), rel=0.001)
+    assert finding.remedies[0].text.startswith("Multiply before")
+
+
+def test_as_many_nodes_as_edges_are_all_multiplied() -> None:
+    text = GATHERED.replace(NODES, EDGES).replace("512,32,512", "16384,1,512")
+    assert find(ExcessWork, drawn(SLOW, MESSAGES, program(text))) == ()
+
+
+def test_rows_that_meet_other_matrices_are_no_repetition() -> None:
+    # Keys of two heads for eight heads of queries.
+    keys, scores = "bf16[8,2048,128]{2,1,0}", "bf16[8,2048,2048]{2,1,0}"
+    text = f"""
+        %k = bf16[2,2048,128]{{2,1,0}} parameter(0)
+        %q = {keys} parameter(1)
+        %wide = bf16[2,4,2048,128]{{3,2,1,0}} broadcast(bf16[2,2048,128] %k), dimensions={{0,2,3}}
+        %keys = {keys} reshape(bf16[2,4,2048,128] %wide)
+        %scores = {scores} dot({keys} %keys, {keys} %q), lhs_contracting_dims={{2}} // result
+    """
+    dot = f"%scores = {scores} dot({keys} %keys, {keys} %q), lhs_contracting_dims={{2}}"
+    assert find(ExcessWork, drawn(SLOW, dot, program(text))) == ()
+
+
+PLANES, PLACES, SAMPLES = (
+    "f32[4096,64,64]{2,1,0}",
+    "s32[4096,5,5,3]{3,2,1,0}",
+    "f32[4096,5,5]{2,1,0}",
+)
+SAMPLED = f"%samples = {SAMPLES} fusion({PLANES} %planes, f32[4096,1] %centers), kind=kCustom"
+
+
+@pytest.mark.parametrize(("centers", "is_found"), [("f32[4096,3]", True), (PLACES, False)])
+def test_neighbors_are_moved_together(centers: str, is_found: bool) -> None:
+    text = f"""
+        %planes = {PLANES} parameter(0)
+        %centers = {centers} parameter(1)
+        %wide = {PLACES} broadcast({centers} %centers) // in samples
+        %offsets = {PLACES} iota(), iota_dimension=2 // in samples
+        %places = {PLACES} add({PLACES} %wide, {PLACES} %offsets) // in samples
+        %samples = {SAMPLES} gather({PLANES} %planes, {PLACES} %places) // in samples, result
+    """
+    found = find(ExcessWork, drawn(SLOW, SAMPLED, program(text))) or ()
+    assert len(found) == is_found
+    for finding in found:
+        # Five rows of five numbers around each of 4,096 centers, at 4 ns a row, and their bytes.
+        rows_us = 4096 * 5 * 0.004
+        assert excess_us(finding) == pytest.approx(2 * (400 - rows_us), rel=0.02)
+        assert "one by one" in finding.summary
+        assert finding.remedies[0].text.startswith("Move neighbors together")
+
+
 IMAGE, PATCHES = "bf16[32,56,56,64]{3,2,1,0}", "bf16[32,56,56,576]{3,2,1,0}"
 KERNEL = "bf16[3,3,64,576]{3,2,1,0}"
 LABELS = "window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f"
@@ -195,6 +293,22 @@ def test_a_product_with_a_matrix_of_ones_and_zeros_is_no_work() -> None:
     assert "moves elements" in finding.remedies[0].text.replace("only moves", "moves")
     learned = COPIED.replace("iota(), iota_dimension=3 // in patches", "parameter(1)")
     assert find(ExcessWork, drawn(SLOW, CONVOLUTION, program(learned))) == ()
+
+
+@pytest.mark.parametrize(("direction", "is_found"), [("EQ", True), ("GE", False)])
+def test_running_sums_by_a_product_are_work(direction: str, is_found: bool) -> None:
+    blocks, square = "bf16[65536,256]{1,0}", "[256,256]{1,0}"
+    compared = f"compare(s32{square} %row, s32{square} %column), direction={direction}"
+    text = f"""
+        %x = {blocks} parameter(0)
+        %row = s32{square} iota(), iota_dimension=0 // in sums
+        %column = s32{square} iota(), iota_dimension=1 // in sums
+        %chosen = pred{square} {compared} // in sums
+        %ones = bf16{square} convert(pred{square} %chosen) // in sums
+        %sums = {blocks} dot({blocks} %x, bf16{square} %ones), {ROWS_FIRST} // in sums, result
+    """
+    text = f"%sums = {blocks} fusion({blocks} %x), kind=kOutput", program(text)
+    assert bool(find(ExcessWork, drawn(SLOW, *text))) == is_found
 
 
 ROWS_FIRST = "lhs_contracting_dims={1}"
@@ -216,11 +330,14 @@ class Pair:
     second: str
     text: str
 
-    def trace(self, third: str = "") -> Trace:
-        """Each takes 400 µs in each of two steps, and a third one, if any, 100 µs."""
+    def trace(self, third: str = "", line: str = "") -> Trace:
+        """Each takes 400 µs in each of two steps, and a third one, if any, 100 µs.
+
+        The first two are at a line of the source.
+        """
         operations = {"a": self.first, "b": self.second, "c": third or self.second}
         symbols = {
-            key: xla_op(text.partition(" = ")[0].lstrip("%"), text, module=MODULE)
+            key: xla_op(text.partition(" = ")[0].lstrip("%"), text, module=MODULE, source_line=line)
             for key, text in operations.items()
         }
         trace = draw(
@@ -248,6 +365,64 @@ def test_operations_are_joined_if_only_they_need_the_array_between_them() -> Non
     assert excess_us(finding) == pytest.approx(2 * (800 - needed_us), rel=0.02)
     assert "2 operations" in finding.summary
     assert "They move 516 MiB" in finding.summary
+
+
+def test_a_product_may_need_most_of_what_an_array_inside_takes() -> None:
+    # Gradients by example: 8 x 2 x 512 x 2048 x 2048 FLOP, and 64 MiB that are written and read.
+    x, each, result = (
+        *("bf16[8,512,2048]{2,1,0}", "bf16[8,2048,2048]{2,1,0}"),
+        "bf16[2048,2048]{1,0}",
+    )
+    pair = Pair(
+        f"%each = {each} fusion({x} %x, {x} %g), kind=kOutput",
+        f"%sum = {result} fusion({each} %each), kind=kLoop",
+        f"""
+        %x = {x} parameter(0)
+        %g = {x} parameter(1)
+        %each = {each} dot({x} %x, {x} %g), lhs_contracting_dims={{1}} // in each
+        %sum = {result} reduce({each} %each) // in sum, result
+        """,
+    )
+    (finding,) = find(ExcessWork, pair.trace()) or ()
+    product_us = 8 * 2 * 512 * 2048 * 2048 / FLOP_PER_US
+    assert excess_us(finding) == pytest.approx(2 * (800 - product_us), rel=0.001)
+
+
+@pytest.mark.parametrize(("line", "is_sure"), [("", False), ("model.py:37", True)])
+def test_operations_of_a_line_are_judged_together(line: str, is_sure: bool) -> None:
+    # The array between them is too small to join operations for, but exists for this line only.
+    row, wide = "f32[64,16]{1,0}", "f32[64,16,64]{2,1,0}"
+    pair = Pair(
+        f"%wide = {wide} fusion({row} %x), kind=kLoop",
+        f"%sum = {row} fusion({wide} %wide), kind=kLoop",
+        f"""
+        %x = {row} parameter(0)
+        %each = {wide} broadcast({row} %x), dimensions={{0,1}} // in wide
+        %wide = {wide} add({wide} %each, {wide} %each) // in wide
+        %sum = {row} reduce({wide} %wide) // in sum, result
+        """,
+    )
+    found = find(ExcessWork, pair.trace(line=line)) or ()
+    assert ("exists only inside" in found[0].summary) == is_sure
+    assert [finding.severity for finding in found] == ([None] if is_sure else ["medium"] * 2)
+
+
+def test_what_lies_between_two_products_is_moved() -> None:
+    # Volumes of all pairs, of which each product needs its own operation: nothing is in excess.
+    points, volume = "bf16[8,2048,256]{2,1,0}", "bf16[8,2048,2048]{2,1,0}"
+    few, by_rows = "bf16[8,64,2048]{2,1,0}", "lhs_contracting_dims={2}"
+    pair = Pair(
+        f"%volume = {volume} fusion({points} %x, {points} %y), kind=kOutput",
+        f"%sampled = {few} fusion({few} %rows, {volume} %volume), kind=kOutput",
+        f"""
+        %x = {points} parameter(0)
+        %y = {points} parameter(1)
+        %rows = {few} parameter(2)
+        %volume = {volume} dot({points} %x, {points} %y), {by_rows} // in volume
+        %sampled = {few} dot({few} %rows, {volume} %volume), {by_rows} // in sampled, result
+        """,
+    )
+    assert find(ExcessWork, pair.trace()) == ()
 
 
 def test_a_chain_of_layers_stays_a_chain() -> None:

@@ -125,6 +125,10 @@ def _summary(signals: Signals, parts: Sequence[Excess], cost: str) -> str:
         sentences.append(why.format(f"{worst.avoidable.trips:,.0f}"))
     if worst.is_look_up:
         sentences.append("A product with a one-hot matrix reads a whole table to look rows up.")
+    if worst.gathers_windows:
+        sentences.append("Numbers that lie next to one another are gathered one by one.")
+    if worst.has_repeated_rows:
+        sentences.append("A gather or a broadcast repeats the rows of a product.")
     if useful < flop:
         sentences.append(
             f"Of {flop / 1e9:,.3g} GFLOP in each step, {format_share(useful / flop)} is needed."
@@ -172,6 +176,10 @@ def _changes(excess: Excess) -> tuple[str, ...]:
         return ("batch-over-devices", "weights-over-devices")
     if excess.used is not None:
         return ("select-first", "stride-of-convolution")
+    if excess.gathers_windows:
+        return ("neighbors-together",)
+    if excess.has_repeated_rows:
+        return ("product-before-gather",)
     if excess.is_emulated:
         return ("single-precision",)
     if excess.is_in_costly_order:

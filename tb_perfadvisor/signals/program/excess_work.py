@@ -12,7 +12,7 @@ a chain of layers stays a chain: the program needs the arrays between them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import permutations
 
 import numpy as np
@@ -30,6 +30,7 @@ from tb_perfadvisor.signals.program.graph import (
     total_ns,
 )
 from tb_perfadvisor.signals.program.loop_work import (
+    LEAST_NS,
     Avoidable,
     AvoidableWork,
     loop_work,
@@ -46,7 +47,10 @@ from tb_perfadvisor.units import NS_PER_S
 
 _LARGEST_REMAINDER = 0.6
 """Operations are one part if together they need at most this share of what they need apart."""
+_LARGEST_REMAINDER_INFLATED = 0.8
+"""The same if the array between them is larger than any that crosses their border."""
 _MOST_OPERATIONS = 60
+"""Or groups of operations that belong together anyway."""
 _LEAST_ARRAY = 0.002
 """Share of the window that moving an array has to take before operations are joined for it."""
 _INFLATED = 2.0
@@ -54,6 +58,8 @@ _INFLATED = 2.0
 _MOST_NEEDED = 0.7
 _MOST_NEEDED_FLAT = 0.1
 """The same for parts without such an array."""
+_MOST_STARTS = 0.25
+"""What the operations of such a part take at least, however little they do."""
 _MOST_USEFUL = 0.75
 """Of the FLOP of products in excess."""
 _MOST_UNKNOWN = 0.3
@@ -94,6 +100,10 @@ class Excess(Struct, frozen=True):
     """Whether other parentheses would need fewer FLOP."""
     used: PartlyUsed | None
     """A product of which a part is used."""
+    has_repeated_rows: bool = False
+    """Whether a product multiplies the same rows many times."""
+    gathers_windows: bool = False
+    """Whether numbers are gathered one by one that lie next to one another."""
     is_look_up: bool = False
     """Whether a product with a one-hot matrix looks rows up."""
     avoidable: AvoidableWork | None = None
@@ -112,6 +122,7 @@ class Excess(Struct, frozen=True):
             self.is_inflated
             or self.is_repeated
             or self.is_emulated
+            or self.gathers_windows
             or self.avoidable is not None
             or self.useful_flop < _MOST_USEFUL * self.flop
         )
@@ -149,7 +160,8 @@ def excess_work(signals: Signals) -> tuple[Excess, ...]:
 def _of_work(work: AvoidableWork) -> Excess:
     """Work that is known to be avoidable, as a part of the program."""
     program = work.running.program
-    rows = [row for row in range(len(program)) if program.kernel_of(row) == work.names[0]]
+    names = work.running.with_waits(map(program.kernel_of, range(len(program))))
+    rows = [row for row, name in enumerate(names) if name == work.names[0]]
     return Excess(
         running=work.running,
         operations=tuple(work.running.operations[name] for name in work.names),
@@ -315,6 +327,11 @@ class _Parts:
         parts = {name: frozenset((name,)) for name in self.rows}
         for chain in self._chains():
             parts.update(dict.fromkeys(chain, chain))
+        for together in self._lines():
+            joined = frozenset().union(*(parts[name] for name in together))
+            if self._share_together(joined, {parts[name] for name in joined}) <= _LARGEST_REMAINDER:
+                parts.update(dict.fromkeys(joined, joined))
+        units = dict(parts)
         least = _LEAST_ARRAY * self.signals.attribution.window_ns * self.bytes_per_s / NS_PER_S
         moved = {
             source: self.work.written(source) + sum(self.reads[name][source] for name in readers)
@@ -325,14 +342,31 @@ class _Parts:
             if moved[source] < least:
                 break
             names = (self.program.kernel_of(source), *sorted(self.readers[source]))
-            apart = dict.fromkeys(parts[name] for name in names)
+            apart = {parts[name] for name in names}
             joined = frozenset().union(*apart)
-            if len(apart) > 1 and len(joined) <= _MOST_OPERATIONS:
-                apart_ns = sum(self.work.needs(part).known_ns(self.bytes_per_s) for part in apart)
-                together_ns = self.work.needs(joined).known_ns(self.bytes_per_s)
-                if together_ns <= _LARGEST_REMAINDER * apart_ns:
+            is_small = len({units[name] for name in joined}) <= _MOST_OPERATIONS
+            if len(apart) > 1 and is_small:
+                elements = self.program.shape_of(source).elements
+                is_largest = elements >= _INFLATED * self.work.needs(joined).border_elements
+                limit = _LARGEST_REMAINDER_INFLATED if is_largest else _LARGEST_REMAINDER
+                if self._share_together(joined, apart) <= limit:
                     parts.update(dict.fromkeys(joined, joined))
         return parts
+
+    def _share_together(self, joined: frozenset[str], apart: Iterable[frozenset[str]]) -> float:
+        """What operations need together, relative to what some groups of them need."""
+        apart_ns = sum(
+            self.work.needs(part).known_ns(self.bytes_per_s) for part in sorted(apart, key=min)
+        )
+        return self.work.needs(joined).known_ns(self.bytes_per_s) / max(apart_ns, 1.0)
+
+    def _lines(self) -> Iterator[list[str]]:
+        """The operations of each source line whose need is known, such as those of a scan."""
+        lines = defaultdict[tuple[str, bool], list[str]](list)
+        for name in self.rows:
+            if self.work.is_known[name] and (line := self._line(name)):
+                lines[line, self._is_alike(frozenset((name,)))].append(name)
+        yield from (names for names in lines.values() if len(names) > 1)
 
     def _chains(self) -> Iterator[frozenset[str]]:
         """Operations that write one array, a part each, or make a one-hot matrix and use it."""
@@ -366,7 +400,10 @@ class _Parts:
         computed = [row for row in rows if self.program.name_of(row) not in FREE]
         if not computed or needs.unknown_ns > _MOST_UNKNOWN * needs.time_ns:
             return None
-        largest = max(computed, key=lambda row: self.program.shape_of(row).elements)
+        largest = max(
+            computed,
+            key=lambda row: (self.program.shape_of(row).elements, not self._is_needed_inside(row)),
+        )
         elements = self.program.shape_of(largest).elements
         products = [row for row in rows if row in self.work.products]
         flop, useful_flop = self._flop(products)
@@ -383,12 +420,17 @@ class _Parts:
             flop=flop,
             useful_flop=useful_flop,
             largest=largest,
-            is_inflated=elements >= _INFLATED * max(needs.border_elements, 1),
+            is_inflated=(
+                elements >= _INFLATED * max(needs.border_elements, 1)
+                and not self._is_needed_inside(largest)
+            ),
             has_constant_factor=any(self.work.has_constant_factor(row) for row in products),
             is_repeated=any(row in self.work.repeated for row in products) or self._is_alike(part),
             is_emulated=emulated_ns > 0,
             is_in_costly_order=any(row in self.work.other_order for row in products),
             used=next((self.work.used[row] for row in products if row in self.work.used), None),
+            has_repeated_rows=not self.work.repeats.keys().isdisjoint(products),
+            gathers_windows=not self.work.windows.keys().isdisjoint(rows),
             is_look_up=not self.work.looked_up.isdisjoint(products),
         )
         if not (excess.is_explained or self._is_very_slow(excess, rows)):
@@ -402,10 +444,18 @@ class _Parts:
             return None
         return replace(excess, needed_ns=needed_ns + needs.unknown_ns, unpriced_ns=needs.unknown_ns)
 
+    def _is_needed_inside(self, row: int) -> bool:
+        """Whether an array never leaves its operation, which needs all of its elements."""
+        leaves = row in self.results or bool(self.readers.get(row))
+        return not leaves and self.work.maps_largest[self.program.kernel_of(row)]
+
     def _is_very_slow(self, excess: Excess, rows: list[int]) -> bool:
         """Whether operations that compute something else than products need next to nothing."""
         only_moves = all(self.program.name_of(row) in MOVES for row in rows)
+        # However little they do, each of many small operations takes some time.
+        least_ns = sum(LEAST_NS * self.work.count[each.name] for each in excess.operations)
         is_slow = excess.needed_ns <= _MOST_NEEDED_FLAT * excess.time_ns
+        is_slow &= least_ns <= _MOST_STARTS * excess.time_ns
         return is_slow and not (excess.flop or only_moves)
 
     def _flop(self, products: list[int]) -> tuple[float, float]:

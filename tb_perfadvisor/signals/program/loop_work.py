@@ -120,8 +120,11 @@ class _Loop:
         program = self.program = running.program
         self.trips = program.loops[values.loop].trips
         self.rows: dict[str, list[int]] = defaultdict(list)
-        for row in sorted(values.rows):
-            name = program.kernel_of(row)
+        rows = sorted(values.rows)
+        # What starts beside others takes the time in which something waits for it.
+        names = running.with_waits(map(program.kernel_of, rows))
+        self.name_of = dict(zip(rows, names, strict=True))
+        for row, name in self.name_of.items():
             if program.loop[row] == values.loop and name in running.operations:
                 self.rows[name].append(row)
         # Arrays that one loop or another computes trip by trip.
@@ -142,7 +145,7 @@ class _Loop:
         faster = {
             name: min(ns, now[name])
             for name, ns in then.items()
-            if ns < now[name] and not self._only_moves(name)
+            if ns < now[name] and (not self._only_moves(name) or self._is_brought_again(name))
         }
         if not faster or not self._fit(faster):
             return None
@@ -204,10 +207,9 @@ class _Loop:
         for row in self.program.rows_of(_REDUCTIONS):
             adding = self._adding(row) if row in self.values.rows else set()
             if adding:
-                once[self.program.kernel_of(row)] = None
+                once[self.name_of[row]] = None
                 gone |= {name: None for name in self.rows if self._only_adds(name, adding)}
-        gone = dict.fromkeys(self.running.with_waits(gone))
-        names = [*self.running.with_waits(once), *gone]
+        names = [*once, *gone]
         if not names:
             return None
         now = {name: total_ns(self.signals, [self.running.operations[name]]) for name in names}
@@ -308,6 +310,12 @@ class _Loop:
 
     def _only_moves(self, name: str) -> bool:
         return all(self.program.name_of(row) in _MOVES for row in self.rows[name])
+
+    def _is_brought_again(self, name: str) -> bool:
+        """Whether each trip, though independent, waits for an array that is the same in all."""
+        rows = self.rows[name]
+        is_copied = all(self.program.name_of(row) == "copy-start" for row in rows)
+        return is_copied and self.values.is_free and not self.values.varying & set(rows)
 
     def _takes_part(self, name: str) -> bool:
         """Whether an operation only takes the part of a trip out of an array, or puts it in."""
@@ -466,10 +474,10 @@ class _Loop:
             if name in faster or not self._only_moves(name) or self.values.serial & set(rows):
                 continue
             beside = {
-                self.program.kernel_of(other)
+                self.name_of[other]
                 for row in rows
                 for other in self.program.users(row)
-                if other in self.values.rows
+                if other in self.name_of
             } - {name}
             if self.values.is_free or (beside and beside <= faster):
                 yield name, 0.0

@@ -123,6 +123,38 @@ def _moves(running: Running, row: int, *, is_scatter: bool) -> SliceMoves | None
     return SliceMoves(running, row, is_scatter, count, elements, table_slices)
 
 
+_PLACES = (
+    *(*SAME_ELEMENTS, "broadcast", "slice", "concatenate", "add", "subtract", "multiply", "clamp"),
+    *("floor", "ceil", "select", "compare", "and", "or", "not", "minimum", "maximum", "pad"),
+    *("shift-left", "shift-right-logical", "shift-right-arithmetic", "custom-call", "negate"),
+    *("round-nearest-even", "divide", "sign", "convert", "xor"),
+)
+"""What computes one place of few numbers."""
+
+
+def gathers_windows(program: Program, gather: int) -> int:
+    """How many rows of neighbors a gather moves one by one; 0 if places may be anywhere.
+
+    Places that are computed from fewer numbers, such as a center and offsets, are next to one
+    another: a row of them can be read at once, or interpolated by two products.
+    """
+    moved = program.shape_of(gather)
+    side = next((size for size in reversed(moved.dims) if size > 1), 1)
+    if gathered_elements(program, gather) != 1 or side == moved.elements:
+        return 0
+    pending, seen, numbers = program.operands(gather, 1), set[int](), 0
+    while pending:
+        row = pending.pop()
+        if row in seen:
+            continue
+        seen.add(row)
+        if program.name_of(row) in _PLACES and len(seen) <= _MOST_PLACES:
+            pending += program.operands(row)
+        elif program.largest_argument[row] > 1:
+            numbers += program.shape_of(row).elements
+    return moved.elements // side if 0 < numbers * side <= 2 * moved.elements else 0
+
+
 def gathered_elements(program: Program, gather: int) -> int:
     """Elements of each slice that a gather reads; 0 if unknown."""
     operands = [program.operands(gather, slot) for slot in (0, 1)]
@@ -217,6 +249,7 @@ _SMALLEST_TABLE = 256
 _MOST_CHOICES = 8
 """Ones that are added up for each row, such as the experts of a token."""
 _MOST_STEPS = 40
+_MOST_PLACES = 2000
 
 
 def one_hot_products(program: Program) -> frozenset[int]:

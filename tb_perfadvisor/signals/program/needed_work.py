@@ -33,7 +33,9 @@ from tb_perfadvisor.signals.program.loop_work import (
     EXCHANGES,
     LEAST_NS,
 )
+from tb_perfadvisor.signals.program.loops import reached
 from tb_perfadvisor.signals.program.moved_rows import (
+    gathers_windows,
     is_one_hot_matrix,
     one_hot_products,
     share_of_ones,
@@ -42,6 +44,7 @@ from tb_perfadvisor.signals.program.useful_work import (
     costly_orders,
     mapped_rows,
     partly_used_products,
+    repeated_rows,
     values_times_zero,
 )
 from tb_perfadvisor.signals.signals import Signals
@@ -126,6 +129,11 @@ class WorkOfOperations:
                 self.rows[program.kernel_of(row)].append(row)
         self.looked_up = one_hot_products(program)
         self.times_zero = values_times_zero(program)
+        self.windows = {
+            row: count
+            for row in program.rows_of(("gather",))
+            if (count := gathers_windows(program, row))
+        }
         self.reads: dict[str, dict[int, float]] = {name: {} for name in self.rows}
         self.readers: dict[int, set[str]] = defaultdict(set)
         for name, rows in self.rows.items():
@@ -148,6 +156,13 @@ class WorkOfOperations:
             if pair.running.program is program
             for row in (pair.first, *pair.users)
         }
+        self.repeats = {
+            row: repeated
+            for (module, row), repeated in repeated_rows(signals).items()
+            if module == program.module
+        }
+        joins = (repeated.joins for repeated in self.repeats.values())
+        self.needless = self.times_zero.union(*joins)
         self.mapped_share = {
             row: part.used
             for part in self.used.values()
@@ -159,8 +174,11 @@ class WorkOfOperations:
             for row in rows
             if (product := self._product(row)) is not None
         }
+        self.between = {row for row in self.products if self._is_between_products(row)}
         self.time_ns = {name: total_ns(signals, [running.operations[name]]) for name in self.rows}
         self.emulated_share = {name: self._emulated_share(name) for name in self.rows}
+        self.maps_largest = {name: self._maps_largest(name) for name in self.rows}
+        """Whether anything but a product is computed from all elements of the largest array."""
         self.nonlinear_ns = {name: self._nonlinear_ns(name) for name in self.rows}
         self.is_known = {name: self._is_known(name) for name in self.rows}
 
@@ -219,6 +237,7 @@ class WorkOfOperations:
         if flop is None or needed_ns is None:
             return None
         share = self.used[row].used if row in self.used else self.other_order.get(row, 1.0)
+        share *= self.repeats[row].share if row in self.repeats else 1.0
         if row in self.repeated:
             share /= self.program.devices
         if self.has_constant_factor(row):
@@ -235,14 +254,42 @@ class WorkOfOperations:
             return UsefulProduct(flop, 0.0, max(rows_ns, _LEAST_OF_LOOK_UP * needed_ns))
         return UsefulProduct(flop, flop * share, needed_ns * share)
 
+    def _is_between_products(self, row: int) -> bool:
+        """Whether the result of a needed product is only a factor of others.
+
+        No operation computes two products, so that it has to be written and read.
+        """
+        product, users = self.products[row], list(readers(self.program, row))
+        is_needed = product.useful_flop == product.flop
+        return (
+            is_needed
+            and bool(users)
+            and all(
+                user in self.products
+                and self.program.kernel_of(user) != self.program.kernel_of(row)
+                for user in users
+            )
+        )
+
     def has_constant_factor(self, product: int) -> bool:
-        """Whether a factor of a product depends on no data, such as a matrix of ones and zeros."""
+        """Whether a factor of a product depends on no data, such as a matrix of ones and zeros.
+
+        Then the product moves elements, unless the factor adds ranges of them up, as running sums.
+        """
         factors = (of for slot in (0, 1) for of in self.program.operands(product, slot))
         return any(
             self.program.shape_of(factor).elements > 1
             and self.program.largest_argument[factor] <= 1
+            and not self._is_of_ranges(factor)
             for factor in factors
         )
+
+    def _is_of_ranges(self, row: int) -> bool:
+        """Whether a matrix comes from a comparison of positions for more than equality."""
+        before = {of: self.program.operands(of) for of in range(len(self.program))}
+        made_of = reached([row], before) & set(self.program.rows_of(("compare",)))
+        texts = (self.program.texts.get(of, "") for of in made_of)
+        return any("direction=G" in text or "direction=L" in text for text in texts)
 
     def elements(self, row: int, moved: float) -> int:
         """Elements of the part of an array that is moved at a time, of `moved` bytes in all."""
@@ -272,6 +319,8 @@ class WorkOfOperations:
                     # Of what is written, others may read a part.
                     read_later = sum(self.reads[other][row] for other in sorted(others))
                     leaves[row] = min(self.written(row), read_later)
+                elif row in self.between:
+                    leaves[row] = 2 * self.written(row)
         return Needs(
             time_ns,
             sum(read.values()) + sum(leaves.values()),
@@ -288,21 +337,30 @@ class WorkOfOperations:
         Sums of products of expanded arrays are products. If anything else is computed from the
         largest array, all of its elements are needed.
         """
-        rows = [
-            row
-            for row in self.rows[name]
-            if self.program.name_of(row) not in PRODUCTS and row not in self.times_zero
-        ]
-        size = {row: self.program.shape_of(row).elements for row in rows}
+        rows, is_needed = self._on_elements(name), self.maps_largest[name]
         nonlinear = [row for row in rows if self._is_nonlinear(row)]
-        reads = [of for row in nonlinear for of in self.program.operands(row) if of in size]
-        is_needed = any(size[row] == max(size.values()) for row in (*nonlinear, *reads))
         elements_ns = sum(
             single_elements_ns(self.signals, self.program, row) * self.mapped_share.get(row, 1.0)
             for row in (rows if is_needed else nonlinear)
         )
         elements_ns *= 1 - self.emulated_share[name]
+        rows_ns = sum(_ROW_NS * self.windows.get(row, 0) for row in rows)
+        elements_ns += min(rows_ns, self.time_ns[name] / max(self.count[name], 1))
         return elements_ns if is_needed else max(elements_ns, self._product_instead_ns(rows))
+
+    def _maps_largest(self, name: str) -> bool:
+        size = {row: self.program.shape_of(row).elements for row in self._on_elements(name)}
+        nonlinear = [row for row in size if self._is_nonlinear(row)]
+        reads = [of for row in nonlinear for of in self.program.operands(row) if of in size]
+        return any(size[row] == max(size.values()) for row in (*nonlinear, *reads))
+
+    def _on_elements(self, name: str) -> list[int]:
+        """The values of an operation that are computed element by element."""
+        return [
+            row
+            for row in self.rows[name]
+            if self.program.name_of(row) not in PRODUCTS and row not in self.needless
+        ]
 
     def _product_instead_ns(self, rows: list[int]) -> float:
         """What a product takes that would compute a sum over expanded arrays.
@@ -370,7 +428,7 @@ class WorkOfOperations:
         if name == "custom-call" and self.program.operands(row):
             users = list(readers(self.program, row, (*SAME_ELEMENTS, "slice")))
             return all(self.program.name_of(user) == "gather" for user in users)
-        return name != "gather" or takes_known_part(self.program, row)
+        return name != "gather" or takes_known_part(self.program, row) or row in self.windows
 
     def _is_known(self, name: str) -> bool:
         opcodes = {self.program.name_of(row): row for row in self.rows[name]}

@@ -54,6 +54,8 @@ _LEAST_ROW = 128
 """Elements of a row that is gathered: shorter ones take as long."""
 _MOST_STEPS = 400
 _MOST_SUMMED = 16
+_MOST_DEPTH = 16
+_JOINS = ("concatenate", "maximum", "pad")
 _MOST_USED = 0.75
 """What is used more is not worth a change."""
 
@@ -314,6 +316,94 @@ def mapped_rows(program: Program, product: int) -> list[int]:
                 seen.add(user)
                 pending.append(user)
     return list(seen)
+
+
+class RepeatedRows(NamedTuple):
+    """A product of rows that a gather or a broadcast repeats."""
+
+    share: float
+    """Of its rows, those that differ."""
+    joins: frozenset[int]
+    """What brings the rows together for this product alone, by row of the program."""
+
+
+@memoized
+def repeated_rows(signals: Signals) -> dict[tuple[str, int], RepeatedRows]:
+    """The products of which many rows are the same, by module and row of the product.
+
+    These have the same result each time: to multiply first takes fewer FLOP. Of arrays that are
+    joined along what the product contracts, each can be multiplied on its own.
+    """
+    found = {}
+    for running in running_programs(signals):
+        program = running.program
+        for product in program.rows_of(PRODUCTS):
+            for value in program.operands(product):
+                if _is_of_matrix(program, product, value):
+                    share = _distinct(program, value) / max(program.shape_of(value).elements, 1)
+                    if share <= _MOST_USED:
+                        joins = _only_for(program, product, value)
+                        found[program.module, product] = RepeatedRows(share, joins)
+    return found
+
+
+def _only_for(program: Program, product: int, value: int) -> frozenset[int]:
+    """What moves or joins arrays, and is read by nothing but a product."""
+    found, pending = {product}, [value]
+    while pending:
+        row = pending.pop()
+        is_join = program.name_of(row) in (*SAME_ELEMENTS, *_JOINS) and not program.is_result[row]
+        if row not in found and is_join and found.issuperset(program.users(row)):
+            found.add(row)
+            pending += program.operands(row)
+    return frozenset(found - {product})
+
+
+def _is_of_matrix(program: Program, product: int, value: int) -> bool:
+    """Whether a product multiplies each row of a value by the same matrix, and nothing else."""
+    dims, result = program.shape_of(value).dims, program.shape_of(product)
+    others = [of for of in program.operands(product) if of != value]
+    parsed = parse_instruction(program.texts.get(product, ""))
+    if len(others) != 1 or parsed is None or not dims or not result.dims:
+        return False
+    matrix = program.shape_of(others[0]).elements
+    terms = result.elements * dims[-1]
+    return (
+        program.shape_of(value).elements >= _LEAST_ELEMENTS
+        and _keeps_rows(program, product, value)
+        and product_flop(parsed) == 2.0 * terms
+        and matrix * program.shape_of(value).elements == terms * dims[-1]
+    )
+
+
+def _distinct(program: Program, row: int, depth: int = 0) -> float:
+    """How many elements the distinct rows of a value have at most."""
+    shape = program.shape_of(row)
+    width, name = shape.dims[-1:], program.name_of(row)
+    whole = float(shape.elements)
+    operands = program.operands(row)
+    of_rows = [of for of in operands if program.shape_of(of).dims[-1:] == width]
+    if depth > _MOST_DEPTH or not width or not operands:
+        return whole
+    if name in SAME_ELEMENTS and of_rows == operands:
+        return _distinct(program, operands[0], depth + 1)
+    if name == "gather" and gathered_elements(program, row) == width[0]:
+        tables = program.operands(row, 0)
+        return min([whole, *(float(program.shape_of(of).elements) for of in tables)])
+    if name == "broadcast":
+        has_rows = program.dimensions.get(row, ())[-1:] == (len(shape.dims) - 1,)
+        is_same = has_rows and of_rows == operands
+        return min(whole, _distinct(program, operands[0], depth + 1) if is_same else whole)
+    if name == "pad":
+        of = operands[0]
+        is_wider = program.shape_of(of).dims[:-1] == shape.dims[:-1]
+        return _distinct(program, of, depth + 1) if is_wider else whole
+    is_joined = name == "maximum" and all(
+        program.name_of(origin(program, of)) == "pad" for of in operands
+    )
+    if name == "concatenate" or is_joined:
+        return min(whole, sum(_distinct(program, of, depth + 1) for of in operands))
+    return whole
 
 
 class CostlyOrder(NamedTuple):
