@@ -269,9 +269,9 @@ def test_neighbors_are_moved_together(centers: str, is_found: bool) -> None:
     found = find(ExcessWork, drawn(SLOW, SAMPLED, program(text))) or ()
     assert len(found) == is_found
     for finding in found:
-        # Five rows of five numbers around each of 4,096 centers, at 4 ns a row, and their bytes.
-        rows_us = 4096 * 5 * 0.004
-        assert excess_us(finding) == pytest.approx(2 * (400 - rows_us), rel=0.02)
+        # Each plane times the weights of 25 numbers, which fill 25 of 128 columns.
+        product_us = 4096 * 2 * 128 * 64 * 64 / FLOP_PER_US
+        assert excess_us(finding) == pytest.approx(2 * (400 - product_us), rel=0.02)
         assert "one by one" in finding.summary
         assert finding.remedies[0].text.startswith("Move neighbors together")
 

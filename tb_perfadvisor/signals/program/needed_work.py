@@ -344,9 +344,21 @@ class WorkOfOperations:
             for row in (rows if is_needed else nonlinear)
         )
         elements_ns *= 1 - self.emulated_share[name]
-        rows_ns = sum(_ROW_NS * self.windows.get(row, 0) for row in rows)
+        rows_ns = sum(self._windows_ns(row) for row in rows if row in self.windows)
         elements_ns += min(rows_ns, self.time_ns[name] / max(self.count[name], 1))
         return elements_ns if is_needed else max(elements_ns, self._product_instead_ns(rows))
+
+    def _windows_ns(self, gather: int) -> float:
+        """What windows need: their rows, or a product of each plane with its weights."""
+        rows_ns = _ROW_NS * self.windows[gather]
+        moved = self.program.shape_of(gather)
+        (table, *_) = map(self.program.shape_of, self.program.operands(gather, 0))
+        if table.dims[:1] != moved.dims[:1]:
+            return rows_ns
+        planes = table.dims[0]
+        filled = min(moved.elements / planes / matrix_unit_side(self.signals), 1.0)
+        flop = 2.0 * moved.elements * (table.elements / planes) / filled
+        return min(rows_ns, flop_time_ns(self.signals, flop) or rows_ns)
 
     def _maps_largest(self, name: str) -> bool:
         size = {row: self.program.shape_of(row).elements for row in self._on_elements(name)}
