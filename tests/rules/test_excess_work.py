@@ -296,16 +296,26 @@ def test_a_product_with_a_matrix_of_ones_and_zeros_is_no_work() -> None:
 
 
 @pytest.mark.parametrize(("direction", "is_found"), [("EQ", True), ("GE", False)])
-def test_running_sums_by_a_product_are_work(direction: str, is_found: bool) -> None:
+@pytest.mark.parametrize("of", ["numbers", "ones"])
+def test_running_sums_by_a_product_are_work(of: str, direction: str, is_found: bool) -> None:
     blocks, square = "bf16[65536,256]{1,0}", "[256,256]{1,0}"
+    chosen = f"""
+        %expert = s32[65536]{{0}} parameter(1)
+        %wide = s32[65536,256] broadcast(s32[65536]{{0}} %expert), dimensions={{0}} // in sums
+        %each = s32[65536,256] iota(), iota_dimension=1 // in sums
+        %hot = pred[65536,256] compare(s32[65536,256] %wide, s32[65536,256] %each), direction=EQ
+        %ones_of = {blocks} convert(pred[65536,256] %hot) // in sums
+    """
+    summed = "ones_of" if of == "ones" else "x"
     compared = f"compare(s32{square} %row, s32{square} %column), direction={direction}"
     text = f"""
         %x = {blocks} parameter(0)
+        {chosen if of == "ones" else ""}
         %row = s32{square} iota(), iota_dimension=0 // in sums
         %column = s32{square} iota(), iota_dimension=1 // in sums
         %chosen = pred{square} {compared} // in sums
         %ones = bf16{square} convert(pred{square} %chosen) // in sums
-        %sums = {blocks} dot({blocks} %x, bf16{square} %ones), {ROWS_FIRST} // in sums, result
+        %sums = {blocks} dot({blocks} %{summed}, bf16{square} %ones), {ROWS_FIRST} // in sums,result
     """
     text = f"%sums = {blocks} fusion({blocks} %x), kind=kOutput", program(text)
     assert bool(find(ExcessWork, drawn(SLOW, *text))) == is_found

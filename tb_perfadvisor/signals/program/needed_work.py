@@ -148,7 +148,8 @@ class WorkOfOperations:
         self.used = {
             part.product: part
             for part in partly_used_products(signals)
-            if part.running.program is program
+            # Running sums of a few ones are not ones themselves.
+            if part.running.program is program and not self._sums_ranges(part.product)
         }
         self.other_order = {
             row: pair.share
@@ -276,13 +277,20 @@ class WorkOfOperations:
 
         Then the product moves elements, unless the factor adds ranges of them up, as running sums.
         """
+        return bool(self._constant_factors(product)) and not self._sums_ranges(product)
+
+    def _constant_factors(self, product: int) -> list[int]:
         factors = (of for slot in (0, 1) for of in self.program.operands(product, slot))
-        return any(
-            self.program.shape_of(factor).elements > 1
-            and self.program.largest_argument[factor] <= 1
-            and not self._is_of_ranges(factor)
+        return [
+            factor
             for factor in factors
-        )
+            if self.program.shape_of(factor).elements > 1
+            and self.program.largest_argument[factor] <= 1
+        ]
+
+    def _sums_ranges(self, product: int) -> bool:
+        """Whether a factor of a product depends on no data and adds ranges up."""
+        return any(map(self._is_of_ranges, self._constant_factors(product)))
 
     def _is_of_ranges(self, row: int) -> bool:
         """Whether a matrix comes from a comparison of positions for more than equality."""
