@@ -71,7 +71,7 @@ def test_jax_has_steps_and_shows_its_loader(tmp_path: Path) -> None:
     assert "in WaitForNextBatch" in stall.summary
     assert stall.saving is not None
     # 20 ms before each of six: after each of the five of which is known what followed them.
-    assert stall.saving.expected_ns == pytest.approx(20e6, rel=0.2)
+    assert 0.8 * 20e6 < stall.saving.expected_ns < report.steps.mean_ns
 
 
 def test_a_backend_without_marks_is_refused() -> None:

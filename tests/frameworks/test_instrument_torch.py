@@ -107,7 +107,9 @@ def test_the_profile_lies_where_tensorboard_finds_it(labeled: tuple[Path, Any]) 
     assert facts.removesuffix(".perfadvisor.json") == profile.removesuffix(".pt.trace.json.gz")
     ((trace,),) = (run.traces for run in load(folder))
     signals = Signals(load(folder)[0])
-    assert (signals.steps.source, len(signals.steps)) == ("ProfilerStep", 3)
+    assert signals.steps.source == "ProfilerStep"
+    # Of steps that take half a millisecond, one that is held up by others makes these look cut off.
+    assert len(signals.steps) + len(signals.steps.excluded) == 3
     assert trace.source.has_shapes
     assert trace.source.has_memory
     assert not trace.source.has_stacks
