@@ -104,8 +104,10 @@ def test_keras_with_slow_input(corpus: Path) -> None:
     report = _report(corpus, "local-tf-cpu/keras_slow_input")
     assert report["steps"]["used"] == 5
     assert _rules(report)[0] == "input-stall"
-    # INDEX: IteratorGetNext covers 79.1 % of the five steps.
-    assert report["findings"][0]["saving"]["share_expected"] == pytest.approx(0.791, abs=0.005)
+    # INDEX: IteratorGetNext covers 79.1 % of the five steps. 1.7 % of them has no name, and half of
+    # it is expected to go with the wait at most.
+    assert report["overview"]["input_wait_share"] == pytest.approx(0.791, abs=0.001)
+    assert 0.791 <= report["findings"][0]["saving"]["share_expected"] <= 0.791 + 0.017 / 2
 
 
 def test_keras_with_prefetch(corpus: Path) -> None:

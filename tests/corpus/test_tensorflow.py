@@ -24,7 +24,8 @@ def test_a_single_run_of_a_function_that_waits_for_input(corpus: Path) -> None:
     first = report.findings[0]
     assert first.rule_id == "input-stall"
     assert first.saving is not None
-    assert first.saving.share_expected == pytest.approx(0.61, abs=0.002)
+    # Half of the 4.1 % without a name at most are expected to go with the wait.
+    assert 0.61 <= first.saving.share_expected <= 0.61 + 0.041 / 2
     (note,) = (note for note in report.notes if note.id == "other-results")
     assert note.severity == "info"
     assert "agree with the events: 84.6 ms per step, 61.0 % of it waiting for input" in note.message
