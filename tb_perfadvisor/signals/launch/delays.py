@@ -86,9 +86,9 @@ _RARELY = 0.2
 def accidental_gaps(signals: Signals) -> Intervals:
     """On the CPU, gaps that are far longer than those at the same place of nearly all other steps.
 
-    Code of the program takes about as long each time that it runs. What stops it at any place, and
-    seldom twice at the same one, are other programs on the same cores. A place is between two
-    operators, of which the second is the n-th of its name in the step.
+    The program's own code takes about as long each time it runs. Other programs on the same cores
+    stop it anywhere, seldom twice at the same place. A place is the gap before the n-th operator of
+    a name in the step, after the operator that precedes it.
     """
     events, gaps = signals.trace.events, signals.attribution.idle
     rows = signals.steps.own(signals.trace.rows(EventKind.OPERATOR))

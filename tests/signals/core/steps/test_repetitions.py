@@ -263,7 +263,7 @@ def test_the_first_launches_of_a_program_are_warm_up(
 
 
 def test_operators_inside_of_the_framework_s_calls_repeat_too() -> None:
-    """Six steps of 120 eager operators, of which the first reads a variable; no marks."""
+    """Six steps of 120 eager operators without marks. Each step begins by reading a variable."""
     builder = TraceBuilder("tensorflow")
     for number in range(6):
         for call in range(120):
