@@ -82,13 +82,16 @@ def document(request: wrappers.Request, results: Results, wanted: Request) -> by
         ApiError: If it cannot be made, or the request must not start that.
         NotReady: If others are made before it, or it takes long.
     """
-    state = None
-    if _has_results(results, wanted) and results.document(wanted) is None:
-        require_same_origin(request)
-        if results.documents_waiting >= _MOST_WAITING and not results.is_making(wanted):
-            raise ApiError(503, "too many documents are being made.", hint=_LATER)
-        state = results.make(wanted, _WAIT_S)
     if not _has_results(results, wanted):
+        return None
+    content = results.document(wanted)
+    if content is not None:
+        return content
+    require_same_origin(request)
+    if results.documents_waiting >= _MOST_WAITING and not results.is_making(wanted):
+        raise ApiError(503, "too many documents are being made.", hint=_LATER)
+    state = results.make(wanted, _WAIT_S)
+    if not _has_results(results, wanted):  # one was removed meanwhile
         return None
     content = results.document(wanted)
     if content is not None:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from tb_perfadvisor.contract.model import Comparison
+from tb_perfadvisor.plugin.results import Results
 from tests.support.comparison_facts import facts
 from tests.support.served_tab import Behave, Tab, error_of
 from tests.support.waiting import eventually
@@ -96,6 +97,31 @@ def test_compare_fails_if_an_analysis_fails(tab: Tab, behave: Behave) -> None:
     behave("gate")
     assert tab.get(f"{address}&retry=1").status_code == 202
     log.with_name("gate").touch()
+
+
+def test_an_analysis_may_end_while_a_comparison_is_requested(
+    tab: Tab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in ("a", "b"):
+        tab.put(run)
+    first, second = (capture["id"] for capture in tab.captures())
+    tab.store(first, facts__json=facts_bytes(100, 100))
+    looks = []
+    has = Results.has
+
+    def has_and_ends(results: Results, key: str) -> bool:
+        """Whether a result is there; the missing one comes after the first look for it."""
+        found = has(results, key)
+        if not found and not looks:
+            looks.append(key)
+            tab.store(second, facts__json=facts_bytes(50, 50))
+        return found
+
+    monkeypatch.setattr(Results, "has", has_and_ends)
+    address = f"api/v1/compare?base={first}&target={second}"
+    assert tab.get(address).status_code == 202
+    assert len(looks) == 1
+    assert tab.get(address).status_code == 200
 
 
 def test_compare_recomputes_damaged_facts(tab: Tab, behave: Behave) -> None:
