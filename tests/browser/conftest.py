@@ -173,7 +173,7 @@ def opened(visitor: Visitor, address: str) -> Callable[..., Any]:
     def go(view: str, capture: str, *, width: int = 1280, dark: bool = False, **rest: str) -> Any:
         visitor.page.set_viewport_size({"width": width, "height": 1000})
         tab = visitor.open(f"{address}/{link(capture, view=view, **rest)}", dark=dark)
-        tab.get_by_role("heading", level=1).first.wait_for(timeout=30_000)
+        tab.get_by_role("heading", level=1).first.wait_for()
         return tab
 
     return go

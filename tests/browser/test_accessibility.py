@@ -30,7 +30,7 @@ def look(visitor: Visitor) -> Callable[[str], None]:
         page, tab = visitor.page, visitor.tab()
         page.set_viewport_size({"width": LOOKS[0][1], "height": 1000})
         visitor.open(address)
-        tab.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
+        tab.get_by_role("heading", level=1).first.wait_for()
         for theme, width in LOOKS:
             visitor.darken(theme == "dark")
             tab.locator(f"html[data-theme={theme}]").wait_for()

@@ -194,11 +194,11 @@ def change_what_if(tab: Any) -> None:
     boxes = tab.get_by_role("checkbox", name=re.compile("^Count this change"))
     boxes.nth(0).check()
     boxes.nth(1).check()
-    tab.locator(".what-if-outcome").wait_for(timeout=40_000)
+    tab.locator(".what-if-outcome").wait_for()
 
 
 def change_history(tab: Any) -> None:
-    tab.get_by_text("latest vs. first of 3 recordings").wait_for(timeout=60_000)
+    tab.get_by_text("latest vs. first of 3 recordings").wait_for()
     sort(tab, "Recordings", "Step time")
 
 
@@ -215,7 +215,7 @@ def change_snapshot(tab: Any) -> None:
 
 
 def change_comparison(tab: Any) -> None:
-    tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=20_000)
+    tab.get_by_role("heading", level=2, name="All runs").wait_for()
     sort(tab, "All runs", "Run")
     tab.locator(".folds summary").first.click()
 
@@ -337,7 +337,7 @@ def check(visitor: Visitor, guest: Visitor, where: str, state: State) -> None:
         return drawn
 
     visitor.open(f"{where}&p.perf_advisor.view={state.view}")
-    tab.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=1).first.wait_for()
     settle(tab)
     before = picture()
     state.change(tab)
@@ -350,7 +350,7 @@ def check(visitor: Visitor, guest: Visitor, where: str, state: State) -> None:
 
     # A new window shows the same.
     other = guest.open(page.url)
-    other.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
+    other.get_by_role("heading", level=1).first.wait_for()
     settle(other)
     expect(guest.page, other, changed)
 

@@ -25,11 +25,9 @@ def test_report_suggests_its_partner_in_the_right_order(
     # The base is the run before the change, whichever of the two is open.
     for capture, other in ((slow, FIXED), (fixed, SLOW)):
         visitor.open(f"{address}/{link(capture)}")
-        tab.get_by_text("Compare with…").click(timeout=40_000)
+        tab.get_by_text("Compare with…").click()
         tab.get_by_role("link", name=re.compile(f"^{other}")).click()
-        tab.get_by_role("heading", level=2, name=re.compile("times as fast")).wait_for(
-            timeout=40_000
-        )
+        tab.get_by_role("heading", level=2, name=re.compile("times as fast")).wait_for()
         assert f"base={slow}" in page.url
         assert f"target={fixed}" in page.url
         tab.get_by_text("Fixed", exact=True).first.wait_for()
@@ -40,7 +38,7 @@ def test_slower_run_gets_no_praise(
 ) -> None:
     slow, fixed = ids(SLOW), ids(FIXED)
     tab = visitor.open(f"{address}/{link(fixed, view='compare', base=fixed, target=slow)}")
-    tab.get_by_role("heading", level=2, name=re.compile("times as long")).wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=2, name=re.compile("times as long")).wait_for()
     assert tab.get_by_text("Fixed", exact=True).count() == 0
     badge = tab.locator(".badge", has_text="Slower")
     assert badge.evaluate("badge => getComputedStyle(badge).color") == RED
@@ -59,7 +57,7 @@ def test_other_programs_are_not_comparable(
     base, target = ids("jax_healthy"), ids(FIXED)
     tab = visitor.open(f"{address}/{link(base, view='compare', base=base, target=target)}")
     heading = tab.get_by_role("heading", level=2, name=re.compile("^Not comparable"))
-    heading.wait_for(timeout=40_000)
+    heading.wait_for()
     assert "different frameworks" in text_of(heading)
     assert "times as" not in text_of(tab.locator("main"))
 
@@ -68,7 +66,7 @@ def test_modules_are_compared(visitor: Visitor, address: str, ids: Callable[[str
     base, target = ids("synthetic_gpu_allreduce_8rank"), ids("synthetic_gpu_allreduce_8rank_fixed")
     tab = visitor.open(f"{address}/{link(base, view='compare', base=base, target=target)}")
     row = tab.get_by_role("group", name="Modules").locator("tbody tr")
-    row.wait_for(timeout=40_000)
+    row.wait_for()
     assert text_of(row).split("\t")[-7:] == [
         *("faster", "39.9 ms", "88.3 µs", "−39.8 ms", "1", "1", "451.87×")
     ]
@@ -84,7 +82,7 @@ def test_link_to_a_finding_is_copied_and_opens_it(
     visitor.open(f"{address}/{link(capture, finding=finding)}")
     body = tab.locator(f"#finding-{finding}")
     open_part(body, "About")
-    body.get_by_role("button", name="Copy link").click(timeout=40_000)
+    body.get_by_role("button", name="Copy link").click()
     body.get_by_text("Copied").first.wait_for()
     copied = page.evaluate("navigator.clipboard.readText()")
     start, _, values = copied.partition("#perf_advisor&")

@@ -18,7 +18,7 @@ from tb_perfadvisor.contract.model import Rejected
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.formats.render import document, render
 from tb_perfadvisor.report.report import Report
-from tests.support.browser import open_part
+from tests.support.browser import PATIENCE_MS, open_part
 
 DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
 SLOW_INPUT = DEMO_LOGS / "pytorch_input_slow"
@@ -40,6 +40,7 @@ class Watched:
         self.context = browser.new_context(
             color_scheme=theme, viewport={"width": 1280, "height": 900}
         )
+        self.context.set_default_timeout(PATIENCE_MS)
         self.page = self.context.new_page()
         self.requests: list[str] = []
         self.errors: list[str] = []
@@ -82,19 +83,19 @@ def test_exported_page_works_without_a_server(
             open_part(page, "Evidence")
             page.locator(".finding-body .event-button").first.click()
             timeline = page.locator(".timeline").first
-            timeline.locator("canvas[data-drawn]").first.wait_for(timeout=10_000)
+            timeline.locator("canvas[data-drawn]").first.wait_for()
             timeline.get_by_role("button", name="Zoom out").click()
             page.wait_for_timeout(200)
             assert timeline.get_by_text("around the event").count() == 1
             assert page.get_by_role("link", name="Perfetto trace").count() == 0
         # The page contains the data of its charts.
-        page.locator("svg").first.wait_for(timeout=10_000)
+        page.locator("svg").first.wait_for()
         dark = page.evaluate("document.documentElement.dataset.theme")
         assert dark == theme
         assert page.evaluate("window.hacked") is None
         open_part(page, "About")
         page.get_by_role("link", name="About this rule").first.click()
-        page.get_by_role("link", name="All rules").wait_for(timeout=10_000)
+        page.get_by_role("link", name="All rules").wait_for()
         assert page.get_by_text("Export").count() == 0
     finally:
         watched.context.close()
@@ -169,7 +170,7 @@ def test_notebook_shows_the_page_in_a_sandbox(browser: Any, tmp_path: Path, poli
         watched.page.goto(notebook.as_uri())
         frame = watched.page.frame_locator("iframe")
         heading = frame.get_by_role("heading", level=1)
-        heading.wait_for(timeout=30_000)
+        heading.wait_for()
         headline = analyze(DEMO_LOGS / "jax_recompiling").headline
         assert headline in heading.inner_text().replace("\xa0", " ")
     finally:
@@ -211,13 +212,13 @@ def test_real_notebook_shows_the_page(browser: Any, tmp_path: Path) -> None:
     try:
         watched.page.goto((tmp_path / "run.html").as_uri())
         frame = watched.page.frame_locator("iframe[title='Perf Advisor']")
-        frame.get_by_role("heading", level=1).wait_for(timeout=30_000)
+        frame.get_by_role("heading", level=1).wait_for()
         report = analyze(SLOW_INPUT)
         assert report.first is not None
-        title = report.findings[report.first.index].title
+        title, _, _ = report.findings[report.first.index].title.partition(": ")
         first = frame.locator("[aria-expanded=true]").first.inner_text().replace("\xa0", " ")
         assert first.startswith(title)
-        frame.locator(".timeline canvas[data-drawn]").first.wait_for(timeout=10_000)
+        frame.locator(".timeline canvas[data-drawn]").first.wait_for()
         assert frame.locator("html").evaluate("e => e.scrollWidth <= innerWidth")
     finally:
         watched.context.close()

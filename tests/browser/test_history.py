@@ -61,7 +61,7 @@ def shown(server: str, visitor: Visitor) -> Callable[..., Any]:
     def show(dark: bool = False) -> Any:
         tab = visitor.open(f"{server}/{link(captures[0]['id'], view='time')}", dark=dark)
         # The page has the other two analyzed.
-        tab.get_by_text("latest vs. first of 3 recordings").wait_for(timeout=60_000)
+        tab.get_by_text("latest vs. first of 3 recordings").wait_for()
         return tab
 
     return show
@@ -95,7 +95,7 @@ def test_a_bar_opens_its_report_and_a_pair_is_compared(shown: Callable[..., Any]
     assert "step_00003000" in tab.get_by_role("combobox", name="Capture").input_value()
     tab.get_by_role("link", name="Over time", exact=True).click()
     tab.get_by_role("link", name="with no. 1").click()
-    tab.get_by_role("heading", name="1.65 times as fast").wait_for(timeout=40_000)
+    tab.get_by_role("heading", name="1.65 times as fast").wait_for()
 
 
 def test_page_fits_and_is_accessible(shown: Callable[..., Any], visitor: Visitor) -> None:

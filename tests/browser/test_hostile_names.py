@@ -145,7 +145,7 @@ def read_findings(frame: Any) -> str:
     """The text of every part of every finding of a report."""
     texts = []
     rows = frame.locator("button.finding-row")
-    rows.first.wait_for(timeout=20_000)
+    rows.first.wait_for()
     for row in rows.all():
         if row.get_attribute("aria-expanded") == "false":
             row.click()
@@ -160,26 +160,26 @@ def visit_pages(page: Any, frame: Any, *, has_timeline: bool = True) -> dict[str
     shown: dict[str, str] = {}
     navigation = frame.get_by_role("navigation")  # of the log folder, and of the capture
     links = navigation.get_by_role("link")
-    links.first.wait_for(timeout=40_000)
+    links.first.wait_for()
     settle(frame)  # a page whose content comes later appears later
     names = links.all_inner_texts()
     # The pages of the log folder come last: there, no profile is chosen.
     folder = ["Compare", "Runs", "About"]
     pages = [name for name in names if name not in folder]
     for name in pages + [name for name in folder if name in [*names, "About"]]:
-        frame.get_by_role("link", name=name, exact=True).click(timeout=40_000)
+        frame.get_by_role("link", name=name, exact=True).click()
         # Until then, the page before it is shown, with a heading of its own.
         if name == "About":
             frame.get_by_role("heading", name=re.compile("^What is checked")).wait_for()
         else:
-            navigation.locator("[aria-current]", has_text=name).wait_for(timeout=40_000)
+            navigation.locator("[aria-current]", has_text=name).wait_for()
         settle(frame)
-        frame.get_by_role("heading", level=1).wait_for(timeout=40_000)
+        frame.get_by_role("heading", level=1).wait_for()
         if name == "Report":
             shown[name] = read_findings(frame)
             if has_timeline:
-                frame.locator(".timeline canvas[data-drawn]").first.wait_for(timeout=20_000)
-                frame.get_by_text("Loading events…").first.wait_for(state="hidden", timeout=40_000)
+                frame.locator(".timeline canvas[data-drawn]").first.wait_for()
+                frame.get_by_text("Loading events…").first.wait_for(state="hidden")
             settle(frame)
         shown[name] = shown.get(name, "") + text_of(frame.locator("body"))
         assert not re.search(TURNING, shown[name]), name
@@ -200,7 +200,7 @@ def test_names_never_become_elements(
     )
     page.goto(f"{server}/{link(capture)}")
     # Its link appears when the run's scalars were read.
-    tab.get_by_role("link", name="Over time", exact=True).wait_for(timeout=40_000)
+    tab.get_by_role("link", name="Over time", exact=True).wait_for()
     shown = visit_pages(page, tab)
     # The names are shown exactly.
     assert hostile("kernel")[:60] in shown["Device"]
@@ -212,7 +212,7 @@ def test_names_never_become_elements(
     assert ODD_RUN_SHOWN in shown["About"]
     page.goto(f"{server}/{link(capture, view='compare', base=capture, target=other)}")
     page.reload()
-    tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=2, name="All runs").wait_for()
     assert ODD_RUN_SHOWN in text_of(tab.locator("body"))
     check_elements(page, tab, "comparison")
     assert not visitor.errors

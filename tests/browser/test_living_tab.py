@@ -16,6 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.browser import (
+    PATIENCE_MS,
     ROOT,
     Visitor,
     capture_of,
@@ -75,7 +76,7 @@ def test_analysis_shows_progress_and_can_be_canceled(
         return (progress["progress"] or 0.0) >= 0.01  # shown as 1 %
 
     page.goto(f"{server}/{link(capture)}")
-    tab.get_by_role("progressbar", name="Analysis").wait_for(timeout=40_000)
+    tab.get_by_role("progressbar", name="Analysis").wait_for()
     eventually(page, has_progress, every_ms=10)
     process = worker_of(tmp_path / "cache")
     assert process is not None
@@ -84,7 +85,7 @@ def test_analysis_shows_progress_and_can_be_canceled(
     percent = round(100 * progress["progress"])
     assert 0 < percent < 100
     bar = tab.locator(f"[role=progressbar][aria-valuenow='{percent}']")
-    bar.wait_for(timeout=15_000)
+    bar.wait_for()
     shown = text_of(tab.get_by_role("region", name="Analyzing the profile"))
     assert f"{progress['stage']} · {percent} %" in shown
 
@@ -95,9 +96,7 @@ def test_analysis_shows_progress_and_can_be_canceled(
 
     # The user can restart it.
     tab.get_by_role("button", name="Try again").click()
-    tab.get_by_role("heading", level=1, name=re.compile("takes|nothing", re.IGNORECASE)).wait_for(
-        timeout=60_000
-    )
+    tab.get_by_role("heading", level=1, name=re.compile("takes|nothing", re.IGNORECASE)).wait_for()
     assert capture_of(server, "many")["status"] == "done"
     # The browser logs the failed request for the canceled report.
     visitor.errors.clear()
@@ -111,7 +110,7 @@ def test_new_profiles_appear_on_reload(
     capture = capture_of(server, SLOW)["id"]
     slow = report_at(server, capture)["headline"]
     page.goto(f"{server}/{link(capture)}")
-    tab.get_by_role("heading", level=1, name=slow).wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=1, name=slow).wait_for()
     files = tab.get_by_role("navigation", name="Log folder").get_by_role("link")
     # A single capture cannot be compared.
     assert files.all_inner_texts() == ["Runs"]
@@ -132,7 +131,7 @@ def test_new_profiles_appear_on_reload(
     fixed = report_at(server, capture_of(server, SLOW)["id"])["headline"]
     assert fixed != slow
     page.locator(".reload-button").click()
-    tab.get_by_role("heading", level=1, name=fixed).wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=1, name=fixed).wait_for()
 
 
 def test_shared_link_opens_the_same_finding(
@@ -149,7 +148,7 @@ def test_shared_link_opens_the_same_finding(
     page.goto(f"{server}/#perf_advisor")
     tab.get_by_role("link", name=capture["run"], exact=True).click()
     heading = tab.get_by_role("heading", level=1, name=report["headline"])
-    heading.wait_for(timeout=40_000)
+    heading.wait_for()
     opener = re.compile(re.escape(change_of(finding)))
     row = tab.get_by_role("button", name=opener).first
     if row.get_attribute("aria-expanded") == "false":  # the first finding is open already
@@ -160,7 +159,7 @@ def test_shared_link_opens_the_same_finding(
     try:
         guest.page.goto(page.url)
         guest_tab = guest.tab()
-        guest_tab.get_by_role("heading", level=1, name=report["headline"]).wait_for(timeout=40_000)
+        guest_tab.get_by_role("heading", level=1, name=report["headline"]).wait_for()
         row = guest_tab.get_by_role("button", name=opener).first
         assert row.get_attribute("aria-expanded") == "true"
     finally:
@@ -170,7 +169,7 @@ def test_shared_link_opens_the_same_finding(
     tab.get_by_role("navigation", name="Pages").get_by_role("link", name="Host").click()
     shown = text_of(tab.get_by_role("heading", level=1))
     page.reload()
-    tab.get_by_role("heading", level=1, name=shown).wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=1, name=shown).wait_for()
     assert capture["run"] in tab.get_by_role("combobox", name="Capture").input_value()
     assert "p.perf_advisor.view=host" in page.url
 
@@ -184,19 +183,19 @@ def test_back_returns_and_a_dead_link_shows_no_other_profile(
     first, second = captures_at(server)
     headlines = [report_at(server, item["id"])["headline"] for item in (first, second)]
     page.goto(f"{server}/{link(first['id'])}")
-    tab.get_by_role("heading", level=1, name=headlines[0]).wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=1, name=headlines[0]).wait_for()
     choose_capture(tab, second["run"])
-    tab.get_by_role("heading", level=1, name=headlines[1]).wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=1, name=headlines[1]).wait_for()
     assert "finding=" not in page.url
     page.go_back()
-    tab.get_by_role("heading", level=1, name=headlines[0]).wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=1, name=headlines[0]).wait_for()
     assert first["run"] in tab.get_by_role("combobox", name="Capture").input_value()
 
     page.goto(f"{server}/?again#perf_advisor&p.perf_advisor.capture=0123456789abcdef")
-    tab.get_by_role("heading", name="The linked profile is not here").wait_for(timeout=40_000)
+    tab.get_by_role("heading", name="The linked profile is not here").wait_for()
     assert tab.get_by_role("heading", level=1).count() == 1
     choose_capture(tab, second["run"])
-    tab.get_by_role("heading", level=1, name=headlines[1]).wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=1, name=headlines[1]).wait_for()
 
 
 def test_every_export_format_downloads(
@@ -207,7 +206,7 @@ def test_every_export_format_downloads(
     capture = capture_of(server, SLOW)["id"]
     report = report_at(server, capture)
     page.goto(f"{server}/{link(capture)}")
-    tab.get_by_role("heading", level=1, name=report["headline"]).wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=1, name=report["headline"]).wait_for()
 
     def saved(name: str) -> str:
         tab.get_by_text("Export", exact=True).click()
@@ -227,9 +226,10 @@ def test_every_export_format_downloads(
     file = tmp_path / "report.html"
     file.write_text(saved("Page (HTML)"), encoding="utf-8")
     reader = browser.new_page()
+    reader.set_default_timeout(PATIENCE_MS)
     try:
         reader.goto(file.as_uri())
-        reader.get_by_role("heading", level=1, name=report["headline"]).wait_for(timeout=20_000)
+        reader.get_by_role("heading", level=1, name=report["headline"]).wait_for()
     finally:
         reader.close()
 
@@ -255,7 +255,7 @@ def test_files_page_gives_the_command_that_makes_a_profile_visible(
     page, tab = visitor.page, visitor.tab()
     page.goto(f"{server}/{link(capture['id'], view='files')}")
     notes = tab.get_by_role("region", name="Setup")
-    notes.get_by_text("it is truncated").wait_for(timeout=40_000)
+    notes.get_by_text("it is truncated").wait_for()
     command = notes.locator("code").filter(has_text="mkdir")
     subprocess.run(command.inner_text(), shell=True, check=True, cwd=run.parent)
 

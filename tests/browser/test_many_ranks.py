@@ -58,10 +58,10 @@ def test_straggler_among_64_ranks_is_shown_on_a_small_page(
     assert view["late"] == [LATE]
     for name in ("report", "ranks", "about"):
         visitor.open(f"{server}/{link(capture, view=name)}")
-        tab.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
+        tab.get_by_role("heading", level=1).first.wait_for()
         if name == "ranks":
             heading = f"Other ranks wait 6.00 ms per step for rank {LATE}"
-            tab.get_by_role("heading", level=1, name=heading).wait_for(timeout=20_000)
+            tab.get_by_role("heading", level=1, name=heading).wait_for()
             first = tab.get_by_role("group", name="All ranks").get_by_role("row").nth(1)
             assert re.match(rf"rank {LATE}\b.*6\.00 ms", text_of(first), re.DOTALL)
         page.wait_for_timeout(500)

@@ -60,7 +60,7 @@ def opened(
     capture = capture_of(server, run)["id"]
     report_at(server, capture)
     frame = visitor.open(f"{server}/{link(capture, view=view, **rest)}", dark=dark)
-    frame.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
+    frame.get_by_role("heading", level=1).first.wait_for()
     return frame
 
 

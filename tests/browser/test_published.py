@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.browser import PATIENCE_MS
 from tests.support.waiting import address_in
 
 DEMO_LOGS = Path(__file__).parents[2] / "demo_logs"
@@ -48,13 +49,14 @@ def address(tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
     made = browser.new_page(viewport={"width": 1280, "height": 1600})
+    made.set_default_timeout(PATIENCE_MS)
     yield made
     made.close()
 
 
 def test_the_stock_tabs_show_findings_and_numbers(page: Any, address: str) -> None:
     page.goto(f"{address}#text")
-    page.get_by_text("Feed the step without making it wait").first.wait_for(timeout=60_000)
+    page.get_by_text("Feed the step without making it wait").first.wait_for()
     # The numbers that the README shows for this profile.
     page.get_by_text(
         "Waiting for input takes 48.7 % of each step. Load batches in worker processes (each takes "
@@ -65,9 +67,9 @@ def test_the_stock_tabs_show_findings_and_numbers(page: Any, address: str) -> No
     assert page.locator("table td").count() >= 1
 
     page.goto(f"{address}#timeseries")
-    page.get_by_text("perf_advisor/input_wait_pct").first.wait_for(timeout=60_000)
+    page.get_by_text("perf_advisor/input_wait_pct").first.wait_for()
     card = page.locator("scalar-card").filter(has_text="input_wait_pct").first
     card.locator("line-chart").hover()
     tooltip = page.locator(".tooltip").filter(has_text="slow/perf_advisor")
     # The value of the point in the slow run.
-    tooltip.get_by_text(re.compile(r"^\s*48\.7\d?\s*$")).first.wait_for(timeout=30_000)
+    tooltip.get_by_text(re.compile(r"^\s*48\.7\d?\s*$")).first.wait_for()

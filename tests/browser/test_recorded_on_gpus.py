@@ -52,7 +52,7 @@ def shown(server: str, visitor: Visitor) -> Callable[..., tuple[str, Any]]:
         capture = capture_of(server, run)["id"]
         report_at(server, capture)
         tab = visitor.open(f"{server}/{link(capture, view=view, **rest)}")
-        tab.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
+        tab.get_by_role("heading", level=1).first.wait_for()
         return capture, tab
 
     return show
@@ -114,7 +114,7 @@ def test_input_and_steps(shown: Callable[..., tuple[str, Any]]) -> None:
     assert stall_ms == pytest.approx(59.262, rel=0.02)
     _, tab = shown("time")
     # ProfilerStep#8 is the slowest.
-    tab.get_by_text(re.compile(r"\b181\s*ms")).first.wait_for(timeout=20_000)
+    tab.get_by_text(re.compile(r"\b181\s*ms")).first.wait_for()
 
 
 def test_ranks(shown: Callable[..., tuple[str, Any]]) -> None:
@@ -132,7 +132,7 @@ def test_compare(shown: Callable[..., tuple[str, Any]], server: str) -> None:
     report_at(server, target)
     base = capture_of(server, RESNET)["id"]
     _, tab = shown("compare", base=base, target=target)
-    tab.get_by_role("heading", level=2, name="All runs").wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=2, name="All runs").wait_for()
     text = text_of(tab.locator("main"))
     # INDEX: steps of 174.829 and, with four workers, 139.692 ms on average: 175 and 140 ms.
     assert re.search(rf"\b{175 / 140:.2f}\s?×", text)

@@ -21,7 +21,7 @@ def test_table_begins_with_what_was_found_and_rows_open_pages(
     rules = {rule["id"]: rule for rule in read("rules")["rules"]}
     page, tab = visitor.page, visitor.tab()
     visitor.open(f"{address}/{link(capture, view='about')}")
-    tab.get_by_role("heading", name=f"What is checked: {len(rules)} rules").wait_for(timeout=40_000)
+    tab.get_by_role("heading", name=f"What is checked: {len(rules)} rules").wait_for()
     rows = tab.get_by_role("group", name="Rules", exact=True).locator("tbody tr")
     for place, finding in enumerate(findings):
         text = text_of(rows.nth(place))
@@ -39,9 +39,9 @@ def test_table_begins_with_what_was_found_and_rows_open_pages(
 
     # A reload stays there, Back returns to the table, and the finding is a click away.
     page.reload()
-    tab.get_by_role("heading", level=1, name=title).wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=1, name=title).wait_for()
     found = tab.get_by_role("region", name="In this capture").get_by_role("link")
-    found.wait_for(timeout=40_000)
+    found.wait_for()
     found.click()
     row = tab.locator("[aria-controls='finding-loader-in-main-process']")
     row.wait_for()
@@ -67,7 +67,7 @@ def test_a_report_that_arrives_late_moves_nothing(
     page.route("**/report", delay)
     rest = {} if rule is None else {"rule": rule}
     visitor.open(f"{address}/{link(capture, view='about', **rest)}")
-    tab.get_by_text("Found").first.wait_for(timeout=40_000)
+    tab.get_by_text("Found").first.wait_for()
     settle(tab)
     assert sum(tab.locator("html").evaluate("shifts")) < 0.02
 
@@ -76,8 +76,8 @@ def test_rules_without_a_capture_and_a_rule_that_is_not_there(
     visitor: Visitor, address: str
 ) -> None:
     tab = visitor.open(f"{address}/#perf_advisor&p.perf_advisor.view=about")
-    tab.get_by_role("columnheader", name="Category").wait_for(timeout=40_000)
+    tab.get_by_role("columnheader", name="Category").wait_for()
     assert tab.get_by_role("columnheader", name="Outcome").count() == 0
     visitor.open(f"{address}/#perf_advisor&p.perf_advisor.view=about&p.perf_advisor.rule=no-such")
-    tab.get_by_role("heading", name="there is no such rule").wait_for(timeout=40_000)
+    tab.get_by_role("heading", name="there is no such rule").wait_for()
     visitor.errors.clear()  # the browser logs the failed request

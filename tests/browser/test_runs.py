@@ -65,14 +65,14 @@ def test_the_table_stays_where_it_is(
     page.route("**/row*", answer)
     page.goto(f"{server}/#perf_advisor&p.perf_advisor.view=runs")
     stop = tab.get_by_role("button", name="Stop")
-    stop.wait_for(timeout=40_000)
+    stop.wait_for()
     table = tab.get_by_role("group", name="Runs")
     top = table.bounding_box()["y"]
     stop.click()
     tab.get_by_role("button", name="Analyze the other 1").wait_for()
     assert table.bounding_box()["y"] == top
     lasts = False
-    tab.get_by_text("2 captures analyzed", exact=True).wait_for(timeout=60_000)
+    tab.get_by_text("2 captures analyzed", exact=True).wait_for()
     assert table.bounding_box()["y"] == top
 
 
@@ -83,11 +83,11 @@ def test_rows_fill_in_without_analyzing_everything(
     server = board("--logdir", str(logs))
     page, tab = visitor.page, visitor.tab()
     page.goto(f"{server}/#perf_advisor")
-    tab.get_by_role("heading", level=1, name=f"{RUNS} runs").wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=1, name=f"{RUNS} runs").wait_for()
     # The newest comes first, and of the others those that are on the screen are there.
     assert column(tab, "Run")[0] == "run39"
     done = tab.get_by_text(f"{UNASKED} of {RUNS} captures analyzed")
-    done.wait_for(timeout=120_000)
+    done.wait_for()
     # Nothing else starts without being asked for.
     page.wait_for_timeout(2_000)
     statuses = [capture["status"] for capture in captures_at(server)]
@@ -124,7 +124,7 @@ def test_rows_are_links_and_back_returns_to_the_table(
     page, tab = visitor.page, visitor.tab()
     visitor.open(f"{address}/#perf_advisor")
     row = tab.get_by_role("link", name="pytorch_input_slow", exact=True)
-    row.wait_for(timeout=40_000)
+    row.wait_for()
     assert row.get_attribute("href") == (
         f"{address}/#perf_advisor&p.perf_advisor.capture={capture['id']}"
     )
@@ -133,13 +133,13 @@ def test_rows_are_links_and_back_returns_to_the_table(
         row.click(modifiers=["ControlOrMeta"])
     other = opening.value
     inner = other.frame_locator("iframe[src*='perf_advisor']")
-    inner.get_by_role("heading", level=1, name=report["headline"]).wait_for(timeout=40_000)
+    inner.get_by_role("heading", level=1, name=report["headline"]).wait_for()
     other.close()
     tab.get_by_role("heading", level=1, name=re.compile(r"^\d+ runs")).wait_for()
 
     # A plain click opens it here, and Back returns.
     row.click()
-    tab.get_by_role("heading", level=1, name=report["headline"]).wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=1, name=report["headline"]).wait_for()
     page.go_back()
     tab.get_by_role("heading", level=1, name=re.compile(r"^\d+ runs")).wait_for()
 
@@ -149,7 +149,7 @@ def test_rows_are_links_and_back_returns_to_the_table(
         "link", name=first["title"]
     ).click()
     opener = tab.get_by_role("button", name=re.compile(re.escape(change_of(first)))).first
-    opener.wait_for(timeout=40_000)
+    opener.wait_for()
     eventually(page, lambda: opener.get_attribute("aria-expanded") == "true")
 
 
@@ -167,7 +167,7 @@ def test_failed_analysis_says_why_in_its_row(
     page, tab = visitor.page, visitor.tab()
     page.goto(f"{server}/#perf_advisor")
     row = tab.get_by_role("row").filter(has_text=BAD)
-    row.get_by_text("Failed:").wait_for(timeout=60_000)
+    row.get_by_text("Failed:").wait_for()
 
 
 def test_only_capture_needs_no_table(
@@ -180,6 +180,6 @@ def test_only_capture_needs_no_table(
     headline = report_at(server, capture["id"])["headline"]
     page, tab = visitor.page, visitor.tab()
     page.goto(f"{server}/#perf_advisor")
-    tab.get_by_role("heading", level=1, name=headline).wait_for(timeout=40_000)
+    tab.get_by_role("heading", level=1, name=headline).wait_for()
     pages = tab.get_by_role("navigation", name="Log folder").get_by_role("link")
     assert pages.all_inner_texts() == ["Runs"]

@@ -44,7 +44,7 @@ def opened(visitor: Visitor, server: str, run: str, view: str, *, dark: bool = F
     capture = capture_of(server, run)["id"]
     report_at(server, capture)
     frame = visitor.open(f"{server}/{link(capture, view=view)}", dark=dark)
-    frame.get_by_role("heading", level=1).first.wait_for(timeout=40_000)
+    frame.get_by_role("heading", level=1).first.wait_for()
     return frame
 
 
@@ -57,7 +57,7 @@ def test_the_page_shows_the_steps_and_is_accessible(
     frame = opened(visitor, server, "server", "serving", dark=dark)
     # 100 µs to prepare, 5 to launch, 5,000 on the device, 100 of results and scheduling.
     heading = "Decode steps take 5.21 ms for 8 requests"
-    frame.get_by_role("heading", level=1, name=heading).wait_for(timeout=20_000)
+    frame.get_by_role("heading", level=1, name=heading).wait_for()
     mixed = text_of(frame.get_by_role("row").filter(has_text="mixed")).split()
     # Steps, requests, prompt tokens and decode tokens; the step launches ten kernels, no graph.
     assert mixed[:5] == ["mixed", "1", "9", "1,000", "8"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import change_of, link
+from tests.support.browser import PATIENCE_MS, change_of, link
 
 
 @pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.nightly), "dark"])
@@ -20,6 +20,7 @@ def test_every_capture_shows_its_first_finding(
     theme: str,
 ) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(PATIENCE_MS)
     errors: list[str] = []
     requests: list[str] = []
     page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
@@ -29,20 +30,20 @@ def test_every_capture_shows_its_first_finding(
         assert len(captures) >= 12
         page.goto(f"{address}/?darkMode={str(theme == 'dark').lower()}#perf_advisor")
         frame = page.frame_locator("iframe[src*='perf_advisor']")
-        frame.get_by_role("heading", level=1).wait_for(timeout=30_000)
+        frame.get_by_role("heading", level=1).wait_for()
         for capture in captures:
             report = report_of(capture["id"])
             # Follow a link within the page, which is faster than loading TensorBoard again.
             page.evaluate("hash => { location.hash = hash }", link(capture["id"]))
             heading = frame.get_by_role("heading", level=1, name=report["headline"])
-            heading.wait_for(timeout=30_000)
+            heading.wait_for()
             if report["findings"]:
                 change = change_of(report["findings"][0])
                 row = frame.get_by_role("button", name=re.compile(re.escape(change))).first
                 if row.get_attribute("aria-expanded") == "false":
                     row.click()
                 summary = frame.get_by_text(report["findings"][0]["summary"]).first
-                summary.wait_for(timeout=10_000)
+                summary.wait_for()
             background = frame.locator("body").evaluate(
                 "body => getComputedStyle(body).backgroundColor"
             )

@@ -74,7 +74,7 @@ def shown(visitor: Visitor, served: Served) -> Callable[..., Any]:
         address, capture = served
         visitor.page.set_viewport_size({"width": width, "height": 1000})
         tab = visitor.open(f"{address}/{link(capture, **values)}", dark=dark)
-        tab.locator("canvas[data-drawn]").first.wait_for(timeout=40_000)
+        tab.locator("canvas[data-drawn]").first.wait_for()
         return tab
 
     return go
@@ -104,7 +104,7 @@ def test_two_clicks_in_a_recording(visitor: Visitor, corpus: Path, tmp_path: Pat
         capture = capture_of(address, "run")["id"]
         report_at(address, capture)
         tab = visitor.open(f"{address}/{link(capture)}")
-        tab.get_by_role("button", name="As a table").click(timeout=40_000)
+        tab.get_by_role("button", name="As a table").click()
         rows = tab.get_by_role("group", name="Events in view").get_by_role("row")
         rows.filter(has_text="__getitem__").first.get_by_role("button").click()
         assert "gen_torch.py(9): __getitem__" in chosen(tab)

@@ -59,7 +59,7 @@ def test_run_shows_its_profile_and_its_pause(shown: Callable[..., Any]) -> None:
     tab = shown()
     # 2 s of the 8.32 s that 395 steps of 16 ms take with it.
     story = "A pause without a logged reason: 24.0 % of the run"
-    tab.get_by_role("heading", name=story).wait_for(timeout=40_000)
+    tab.get_by_role("heading", name=story).wait_for()
     text = text_of(tab.locator("body"))
     assert "16.0 ms per step without the profiler." in text
     # 20 ms with the profiler, 16 ms without.
@@ -80,12 +80,12 @@ def test_price_is_kept(shown: Callable[..., Any], visitor: Visitor) -> None:
     tab.get_by_label("Price per device and hour").fill("2.5")
     tab.get_by_label("Price per device and hour").press("Enter")
     # One device for 24 hours.
-    tab.get_by_text("1 device at $2.50 an hour: about $60.00 a day").wait_for(timeout=40_000)
+    tab.get_by_text("1 device at $2.50 an hour: about $60.00 a day").wait_for()
     tab.get_by_label("Last step of the run").fill("1395")
     tab.get_by_label("Last step of the run").press("Enter")
-    tab.get_by_text("over the 1,000 steps left").wait_for(timeout=40_000)
+    tab.get_by_text("over the 1,000 steps left").wait_for()
     tab = shown()
-    tab.get_by_text("about $60.00 a day").wait_for(timeout=40_000)
+    tab.get_by_text("about $60.00 a day").wait_for()
 
 
 def test_page_fits_and_is_accessible(shown: Callable[..., Any], visitor: Visitor) -> None:
@@ -93,7 +93,7 @@ def test_page_fits_and_is_accessible(shown: Callable[..., Any], visitor: Visitor
         tab = shown(dark=dark)
         for width in (360, 1024, 1920):
             visitor.page.set_viewport_size({"width": width, "height": 900})
-            tab.get_by_role("img", name="Loss over the run").wait_for(timeout=40_000)
+            tab.get_by_role("img", name="Loss over the run").wait_for()
             html = tab.locator("html")
             assert html.evaluate("e => e.scrollWidth <= e.clientWidth"), width
             assert violations(tab) == [], (dark, width)

@@ -112,7 +112,7 @@ def test_report_and_steps_pages_show_the_numbers_of_the_routes(
     assert f"{100 * wait:.1f} %" in strip
     frame = opened("time", capture)
     card = frame.get_by_role("region", name="Time per step by cause")
-    card.wait_for(timeout=10_000)
+    card.wait_for()
     head = _text(frame.locator(".headline"))
     assert f"median {_duration(report['steps']['median_ns'])}" in head
     assert f"slowest {_duration(max(steps['duration_ns']))}" in head
@@ -165,10 +165,10 @@ def test_comparison_shows_the_change_and_survives_a_reload(
     frame = opened("compare", base, base=base)
     frame.get_by_role("checkbox", name="pytorch_input_fixed").check()
     heading = frame.get_by_role("heading", level=2, name=comparison["headline"])
-    heading.wait_for(timeout=20_000)
+    heading.wait_for()
     page = heading.page
     page.reload()
-    heading.wait_for(timeout=20_000)
+    heading.wait_for()
     text = _text(frame.locator("main"))
     assert f"−{_duration(-comparison['change']['change_ns'])} per step" in text
     findings = {finding["rule_id"]: finding for finding in comparison["findings"]}
@@ -285,7 +285,7 @@ def test_pages_are_steady_at_every_width(
         rest = {"view": "report", "finding": "loader-in-main-process"}
     frame = opened(rest.pop("view", view), ids(VIEWS[view]), width=opened_at, **rest)
     if view == "compare":
-        frame.get_by_role("heading", level=2, name="All runs").wait_for(timeout=20_000)
+        frame.get_by_role("heading", level=2, name="All runs").wait_for()
     html = frame.locator("html")
     settle(frame)
     assert sum(html.evaluate("shifts")) < 0.05  # web.dev calls 0.1 good
