@@ -108,8 +108,7 @@ def test_the_profile_lies_where_tensorboard_finds_it(labeled: tuple[Path, Any]) 
     ((trace,),) = (run.traces for run in load(folder))
     signals = Signals(load(folder)[0])
     assert signals.steps.source == "ProfilerStep"
-    # Of steps that take half a millisecond, one that is held up by others makes these look cut off.
-    assert len(signals.steps) + len(signals.steps.excluded) == 3
+    assert len(signals.steps) == 3
     assert trace.source.has_shapes
     assert trace.source.has_memory
     assert not trace.source.has_stacks

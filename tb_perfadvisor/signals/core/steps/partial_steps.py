@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
-from tb_perfadvisor.signals.core.steps.launched_work import is_jitted_call
+from tb_perfadvisor.signals.core.steps.launched_work import is_jitted_call, owner_by_time
 from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers, rows_named
 from tb_perfadvisor.signals.core.steps.windows import Windows
 from tb_perfadvisor.soundness.lost import is_captured
@@ -111,7 +111,20 @@ def whole_steps(
         reason = "partial: no work was recorded in it"
         return used.without(markers, end=len(used), reason=reason)
     late = int(np.searchsorted(windows.host_start_ns, recorded_from_ns))
-    return _without_fragments(markers, used, work_ns, kind, late)
+    counts = timeline.is_host_only and not windows.is_linked and trace.totals is None
+    work = _operators(trace, windows) if counts else work_ns
+    return _without_fragments(markers, used, work, kind, late, unit="operators" if counts else "")
+
+
+def _operators(trace: Trace, windows: Windows) -> Int64:
+    """How many operators start in each window.
+
+    On a host, other programs hold up a step at times, which does not change what it does.
+    """
+    at_ns = trace.events.start_ns[trace.rows(EventKind.OPERATOR)]
+    owner = owner_by_time(windows.host_start_ns, windows.host_end_ns, at_ns)
+    count: Int64 = np.bincount(owner[owner >= 0], minlength=len(windows.host_start_ns))
+    return count
 
 
 _WORK = (
@@ -177,40 +190,41 @@ def _without_lost_events(markers: Markers, used: Used, lost_share: Float64) -> U
 
 
 def _without_fragments(
-    markers: Markers, used: Used, work_ns: Int64, kind: Int64, late: int
+    markers: Markers, used: Used, work: Int64, kind: Int64, late: int, *, unit: str
 ) -> Used:
     """Without first and last markers that lack the work that others of their kind have.
 
-    The first `late` of them lack it because earlier work still ran.
+    Work is a time, or a number of what `unit` says. The first `late` of them lack it because
+    earlier work still ran.
     """
     least = _LEAST_OF_INFERRED if markers.is_inferred or markers.is_range else _LEAST_WORK
-    while len(used) > 1 and (usual := _lacks(work_ns, kind, used, used.last - 1, least)):
-        reason = _fragment(int(work_ns[used.last - 1]), usual)
+    while len(used) > 1 and (usual := _lacks(work, kind, used, used.last - 1, least)):
+        reason = _fragment(int(work[used.last - 1]), usual, unit)
         used = used.without(markers, end=1, reason=reason)
-    while len(used) > 1 and (usual := _lacks(work_ns, kind, used, used.first, least)):
+    while len(used) > 1 and (usual := _lacks(work, kind, used, used.first, least)):
         is_late = used.first < late
-        reason = EARLIER_WORK if is_late else _fragment(int(work_ns[used.first]), usual)
+        reason = EARLIER_WORK if is_late else _fragment(int(work[used.first]), usual, unit)
         used = used.without(markers, begin=1, reason=reason)
     return used
 
 
-def _fragment(work_ns: int, usual_ns: float) -> str:
-    if work_ns == 0:
+def _fragment(work: int, usual: float, unit: str) -> str:
+    if work == 0:
         return "partial: no work was recorded in it"
-    share = format_share(work_ns / usual_ns)
-    return f"partial: it holds {format_duration(work_ns)} of work, {share} of what others have"
+    amount = f"{work} {unit}" if unit else f"{format_duration(work)} of work"
+    return f"partial: it holds {amount}, {format_share(work / usual)} of what others have"
 
 
-def _lacks(work_ns: Int64, kind: Int64, used: Used, place: int, least: float) -> float:
+def _lacks(work: Int64, kind: Int64, used: Used, place: int, least: float) -> float:
     """The median work of the others of a marker's kind, if the marker has too little; else 0."""
     others = np.arange(used.first, used.last)
     others = others[others != place]
     of_kind = others[kind[others] == kind[place]]
-    usual = float(np.median(work_ns[of_kind if len(of_kind) else others]))
-    inner = work_ns[used.first + 1 : used.last - 1]
+    usual = float(np.median(work[of_kind if len(of_kind) else others]))
+    inner = work[used.first + 1 : used.last - 1]
     # The recording did not cut off the steps in the middle: one with as little work is a step.
-    is_usual = work_ns[place] > 0 and (inner <= _ALIKE * work_ns[place]).any()
-    return 0.0 if is_usual or work_ns[place] >= least * usual else usual
+    is_usual = work[place] > 0 and (inner <= _ALIKE * work[place]).any()
+    return 0.0 if is_usual or work[place] >= least * usual else usual
 
 
 def has_end(markers: Markers, used: Used) -> bool:

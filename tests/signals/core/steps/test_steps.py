@@ -498,8 +498,17 @@ def test_the_step_in_which_a_file_breaks_off_is_partial() -> None:
     assert excluded(cut) == [(2, "partial: the file breaks off in it")]
     assert steps_of(cut).window_end_ns == ms(40)
     # In a whole file, a step with 3 of 10 operators holds too little as well.
-    reason = "partial: it holds 1.50 ms of work, 30.0 % of what others have"
+    reason = "partial: it holds 3 operators, 30.0 % of what others have"
     assert excluded(cpu_steps()) == [(2, reason)]
+
+
+def test_a_step_that_other_programs_hold_up_makes_no_other_a_fragment() -> None:
+    builder = TraceBuilder()
+    for number, took in enumerate((us(500), ms(12), us(500))):
+        at = ms(20 * number)
+        builder.step(number, at, at + ms(20))
+        builder.operator("aten::mm", at, at + took, launches=False)
+    assert excluded(builder.build()) == []
 
 
 COMPILES_ONCE = """
