@@ -183,7 +183,7 @@ def make_results(
             if result is None:
                 with time_limit(time_limit_s):
                     run = load_capture(listing, capture, progress, reads=reads)
-                    analysis = analyze_run(run, config, progress)
+                    analysis = analyze_run(run, config, progress, execution.threads)
                     result = make(analysis)
                 if cache is not None:
                     cache.write(listing.root, capture, result, analysis.notes)
@@ -242,7 +242,8 @@ def analyze(
     if not isinstance(run, Run):
         run = read_capture(*only_capture(run), progress, execution)
     config = config or Config()
-    return build_report(analyze_run(run, config, progress), config, progress)
+    analysis = analyze_run(run, config, progress, execution.threads)
+    return build_report(analysis, config, progress)
 
 
 def analyze_all(
@@ -370,4 +371,4 @@ def analyze_capture(
     """
     listing = Listing(root, (capture,), (), scanned_files=0, is_complete=True)
     run = read_capture(listing, capture, progress, execution)
-    return analyze_run(run, config, progress)
+    return analyze_run(run, config, progress, execution.threads)

@@ -101,7 +101,7 @@ def compare_found(
             choices.append(choice)
             places.append(choice.place)
             run = read_capture(choice.listing, choice.capture, progress, execution)
-        analysis = analyze_run(run, config, progress)
+        analysis = analyze_run(run, config, progress, execution.threads)
         facts.append(make_facts(analysis, build_report(analysis, config)))
     first, *others = with_distinct_names(facts, places)
     return with_scalars(compare_facts(first, others), facts, choices, progress)

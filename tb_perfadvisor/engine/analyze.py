@@ -31,6 +31,8 @@ from tb_perfadvisor.signals import (
     why_missing,
     why_not_looked,
 )
+from tb_perfadvisor.signals.efficiency.costliest_work import costliest_work
+from tb_perfadvisor.signals.efficiency.utilization import throughput
 from tb_perfadvisor.signals.ranks.rank_summary import collectives_kept, summarize
 from tb_perfadvisor.signals.recording.start_up import is_start_up
 from tb_perfadvisor.signals.workload.fit import fitting
@@ -39,10 +41,25 @@ from tb_perfadvisor.trace import Run, Trace
 from tb_perfadvisor.trace.rank_summary import RankSummary
 from tb_perfadvisor.whatif import most_saved_ns
 
+_WORTH_THREADS = 500_000
+"""Events. With fewer, rules are mostly Python, of which one thread runs at a time. With more they
+are mostly numpy, which runs in several."""
 
-def run_rules(rules: Sequence[Rule], signals: Signals) -> tuple[RuleOutcome, ...]:
-    """Run each rule on one worker's signals. Never raises, whatever a rule does."""
-    return tuple(run_rule(rule, signals) for rule in rules)
+
+def run_rules(rules: Sequence[Rule], signals: Signals, threads: int = 1) -> tuple[RuleOutcome, ...]:
+    """Run each rule on one worker's signals. Never raises, whatever a rule does.
+
+    With several threads, they share what they compute: see `memoized`. What all reports show beside
+    findings is computed in them, too.
+    """
+    if threads <= 1 or len(signals.trace.events) < _WORTH_THREADS:
+        return tuple(run_rule(rule, signals) for rule in rules)
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(threads) as executor:
+        for compute in (throughput, costliest_work):
+            executor.submit(compute, signals)
+        return tuple(executor.map(partial(run_rule, signals=signals), rules))
 
 
 def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:
@@ -112,11 +129,13 @@ SAVES_NOTHING = "what it found costs no time, as long as nothing else changes"
 """Why a rule has passed although it found something."""
 
 
-def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> Analysis:
+def analyze_run(
+    run: Run, config: Config, progress: Progress | None = None, threads: int = 1
+) -> Analysis:
     """Analyze one capture.
 
     The capture has at least one trace. `progress` is called with the current stage and the share
-    that is done (0-1).
+    that is done (0-1). A large capture's rules run in several `threads`.
     """
     tell = progress or (lambda stage, share: None)
     config.check()
@@ -125,7 +144,7 @@ def analyze_run(run: Run, config: Config, progress: Progress | None = None) -> A
     signals = reference_worker(run, config.options)
     tell("checking rules", 0.2)
     few = too_little(signals)
-    outcomes = abstaining(run_rules(rules if few is None else (), signals), signals)
+    outcomes = abstaining(run_rules(rules if few is None else (), signals, threads), signals)
     found = [(outcome.rule, finding) for outcome in outcomes for finding in outcome.findings]
     tell("simulating the fixes", 0.8)
     findings, combined = rank(

@@ -32,6 +32,8 @@ _LARGE_BYTES = 1_000_000
 _SHARED_BYTES = 8_000_000
 # Each process holds one trace; users who have the memory can ask for more processes.
 _MAX_WORKERS = 8
+# Each thread takes memory for what it computes, and more than a few wait for one another.
+_MAX_THREADS = 4
 
 
 class Execution(Struct, frozen=True):
@@ -43,6 +45,8 @@ class Execution(Struct, frozen=True):
     """Files of later captures that may be read while one capture is analyzed."""
     slicing: Slicing | None = None
     """Which processes decode a large file that is read in this process."""
+    threads: int = 1
+    """How many run the rules on a large capture in this process."""
 
 
 IN_PROCESS = Execution()
@@ -86,7 +90,9 @@ def open_execution(
             execution = IN_PROCESS
         else:
             if is_shared:
-                execution = Execution(slicing=Slicing(executor, workers))
+                execution = Execution(
+                    slicing=Slicing(executor, workers), threads=min(workers, _MAX_THREADS)
+                )
             else:
                 execution = Execution(executor, _MAX_PENDING_PER_PROCESS * workers)
         yield execution

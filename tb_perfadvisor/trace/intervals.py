@@ -77,6 +77,8 @@ def intersect(left: Intervals, right: Intervals) -> Intervals:
     """The times in both sets."""
     if len(left) == 0 or len(right) == 0:
         return EMPTY
+    if len(left) > len(right):
+        left, right = right, left  # fewer intervals are looked up
     # For each interval of `left`, the run of intervals of `right` that overlap it.
     first = np.searchsorted(right[:, 1], left[:, 0], side="right")
     last = np.searchsorted(right[:, 0], left[:, 1], side="left")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.trace.integer_groups import row_mask
+from tb_perfadvisor.trace.integer_groups import distinct, row_mask
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MAX_DEPTH = 1_024
@@ -142,15 +142,12 @@ def outermost(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
 def with_enclosing(parent: Int32, rows: Int32) -> NDArray[np.bool_]:
     """A mask of some events and all events around them; shape (events,)."""
     marked = row_mask(len(parent), rows)
-    jump = parent
-    # Each pass doubles the distance, so the number of passes is the logarithm of the depth.
-    while True:
-        above = jump[marked]
-        above = above[above >= 0]
-        if not above.size:
-            return marked
-        marked[above] = True
-        jump = np.where(jump >= 0, jump[jump], -1)
+    while rows.size:
+        above = parent[rows]
+        rows = distinct(above[above >= 0])
+        rows = rows[~marked[rows]]
+        marked[rows] = True
+    return marked
 
 
 def depths(parent: NDArray[Any]) -> NDArray[Any]:

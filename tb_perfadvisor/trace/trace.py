@@ -169,7 +169,7 @@ class Trace(Struct, frozen=True):
         if len(present) == 1:
             return present[0]
         rows: Int32 = np.concatenate(present)
-        rows.sort()
+        rows.sort(kind="stable")  # merges what is in order, in a tenth of the default's time
         return rows
 
     def by_event(self, rows: Int32, values: NDArray[Any], default: int) -> NDArray[Any]:

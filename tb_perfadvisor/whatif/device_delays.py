@@ -58,7 +58,7 @@ def device_delays(trace: Trace, program: Program) -> DeviceDelays:
         usual_latency_ns = min(int(latency_ns.min(initial=SIGNAL_NS)), SIGNAL_NS)
     queued = launched + usual_latency_ns < freed
     # Nor if no work of another stream ended after the stream became free.
-    by_end = np.sort(end)
+    by_end = np.sort(end, kind="stable")
     first, last = np.searchsorted(by_end, freed, "left"), np.searchsorted(by_end, start, "right")
     queued &= last - first <= (previous >= 0)
     usual_gap = max(int(np.median(gap[queued])), 0) if queued.any() else 0

@@ -255,6 +255,8 @@ class Graph(Struct, frozen=True):
     """Without the duration of the target's work."""
     host_edges: Int32
     """The host edges, thread by thread in order."""
+    stream_edges: Int32
+    """The edges along streams, stream by stream in order."""
     followed: Int32
     """What a node follows by fixed times alone: the last wait, or the first node, of its thread.
     Work, waits and tails follow themselves. Shape (nodes + 2 * chains,), as `replay` needs it."""
@@ -291,9 +293,7 @@ def build_graph(trace: Trace, program: Program, waits: WaitEdges) -> Graph:
         name: np.concatenate([part.pop(name) for part in edges])[order] for name in _EDGE_COLUMNS
     }
     tail_ns = np.concatenate((np.full(nodes.lines, program.start_ns), program.tail_ns))
-    host_edges = np.flatnonzero(columns["edge_kind"] == EdgeKind.HOST).astype(np.int32)
-    chain = nodes.chain[columns["target"][host_edges]]
-    host_edges = host_edges[np.argsort(chain, kind="stable")]
+    host_edges = _by_chain(nodes, columns, EdgeKind.HOST)
     return Graph(
         kind=nodes.kind,
         row=nodes.row,
@@ -303,12 +303,20 @@ def build_graph(trace: Trace, program: Program, waits: WaitEdges) -> Graph:
         lines=nodes.lines,
         tail_ns=tail_ns,
         host_edges=host_edges,
+        stream_edges=_by_chain(nodes, columns, EdgeKind.STREAM),
         followed=_followed(nodes, columns, host_edges, 2 * len(tail_ns)),
         spans=spans,
         gap_ns=work.gap_ns,
         is_one_run=program.is_one_run,
         **columns,
     )
+
+
+def _by_chain(nodes: _Nodes, edges: _Columns, kind: EdgeKind) -> Int32:
+    """The edges of a kind along chains, chain by chain in order."""
+    of_kind = np.flatnonzero(edges["edge_kind"] == kind).astype(np.int32)
+    chain = nodes.chain[edges["target"][of_kind]]
+    return of_kind[np.argsort(chain, kind="stable")]
 
 
 def _followed(nodes: _Nodes, edges: _Columns, host_edges: Int32, tails: int) -> Int32:

@@ -177,7 +177,9 @@ def held_launches(trace: Trace, work: Int32, launch: Int32) -> tuple[Int32, Int6
     for _, places in places_by_value(events.track[work]) if is_long.any() else ():
         called_ns = events.start_ns[launch[places]]
         order = np.argsort(called_ns, kind="stable")
-        begun = np.searchsorted(np.sort(events.start_ns[work[places]]), called_ns[order])
+        begun = np.searchsorted(
+            np.sort(events.start_ns[work[places]], kind="stable"), called_ns[order]
+        )
         queued = np.arange(len(order)) - begun
         is_full = queued >= max(_FULL_SHARE * int(queued.max()), _LEAST_QUEUED)
         held.append(launch[places][order][is_full & is_long[places][order]])

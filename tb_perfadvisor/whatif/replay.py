@@ -168,23 +168,43 @@ def _longest_paths(
     """A function from the tails of the chains to the moments of some nodes.
 
     Calls between two waits follow the first one by fixed times, so a sum replaces their edges.
+    Another one replaces the edges along a stream between work that something else follows.
     """
     weight_ns = edges.delay_ns + edges.duration_ns[graph.target]
     elapsed_ns = np.zeros(len(graph.followed), dtype=np.int64)
     elapsed_ns[graph.target[graph.host_edges]] = np.cumsum(weight_ns[graph.host_edges])
     elapsed_ns -= elapsed_ns[graph.followed]
+    is_awaited = np.bincount(edges.source[edges.is_kept], minlength=len(graph.followed)) != 1
+    is_awaited[nodes] = True
+    along = graph.stream_edges
+    work = graph.target[along]
+    is_last = np.append(is_awaited[work[:-1]] | (edges.source[along[1:]] != work[:-1]), True)
+    last = np.flatnonzero(is_last[: len(along)])
+    place = np.repeat(last, np.diff(last, prepend=-1))
+    reached_ns = np.cumsum(weight_ns[along])
+    until = np.arange(len(graph), dtype=np.int64)
+    until[work] = work[place]
+    until_ns = np.zeros(len(graph), dtype=np.int64)
+    until_ns[work] = reached_ns[place] - reached_ns
     kept = edges.is_kept & (graph.followed[graph.target] == graph.target)
-    source = edges.source[kept]
+    kept[along[1:][~is_last[: len(along) - 1]]] = False
+    source, target = edges.source[kept], graph.target[kept]
+    weight_ns = weight_ns[kept] + elapsed_ns[source] + until_ns[target]
+    # Of the edges between two nodes, the longest counts. In order of their targets.
+    between = until[target] * len(graph.followed) + graph.followed[source]
+    order = np.argsort(between, kind="stable")
+    between = between[order]
+    first = np.flatnonzero(np.diff(between, prepend=-1))
+    target, source = np.divmod(between[first], len(graph.followed))
+    weight_ns = np.maximum.reduceat(weight_ns[order], first) if len(first) else weight_ns
     # Python's lists are several times as fast as numpy's columns, read one number at a time.
-    sources = graph.followed[source].tolist()
-    targets = graph.target[kept].tolist()
-    weights_ns = (weight_ns[kept] + elapsed_ns[source]).tolist()
+    columns = source.tolist(), target.tolist(), weight_ns.tolist()
     results = list(zip(graph.followed[nodes].tolist(), elapsed_ns[nodes].tolist(), strict=True))
 
     def moments(tail_ns: Sequence[int]) -> list[int]:
         # Edges are sorted by target, and each source comes before its target: one pass will do.
         at_ns = [NEVER] * len(graph) + list(tail_ns)
-        for source, target, edge_ns in zip(sources, targets, weights_ns, strict=True):
+        for source, target, edge_ns in zip(*columns, strict=True):
             moment = at_ns[source] + edge_ns
             if moment > at_ns[target]:
                 at_ns[target] = moment

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 
-from tb_perfadvisor.engine.analyze import run_rule, run_rules
+from tb_perfadvisor.api import load
+from tb_perfadvisor.engine.analyze import analyze_run, run_rule, run_rules
+from tb_perfadvisor.engine.config import Config
+from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
+from tests.support.command import DEMO
 
 DRAWING = """
     cell 1ms
@@ -69,6 +75,20 @@ def test_the_four_outcomes_of_a_rule(caplog: pytest.LogCaptureFixture) -> None:
     assert [finding.summary for finding in found.findings] == ["something"]
     assert (passed.findings, passed.reason) == ((), None)
     assert all(outcome.elapsed_ms >= 0 for outcome in outcomes)
+
+
+def test_threads_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tb_perfadvisor.engine.analyze._WORTH_THREADS", 0)
+    for name in ("pytorch_input_slow", "synthetic_gpu_allreduce_8rank"):
+        reports = []
+        for threads in (1, 4):
+            (run,) = load(DEMO / name)
+            report = build_report(analyze_run(run, Config(), threads=threads), Config())
+            contents = json.loads(msgspec.json.encode(report))
+            for outcome in contents["outcomes"]:
+                del outcome["elapsed_ms"]
+            reports.append(contents)
+        assert reports[0] == reports[1]
 
 
 def test_not_applicable_names_what_is_missing_and_how_to_record_it() -> None:

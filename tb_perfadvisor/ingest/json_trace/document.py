@@ -260,8 +260,9 @@ class Document(Generic[E]):
         if cut is None:
             text.go_back(place, reads)
             return None
-        taken = text.take(cut.end())
-        return SliceAhead(taken[: cut.start() + 1], text.place().read_bytes, place, reads)
+        taken = text.unread[: cut.start() + 1]
+        text.unread = text.unread[cut.end() :]
+        return SliceAhead(taken, text.place().read_bytes, place, reads)
 
     def go_back(self, place: Place, reads: Sequence[Read]) -> None:
         """Put back the slices since a place; `reads` is what was read to take them."""

@@ -176,7 +176,7 @@ def _short_calls(signals: Signals) -> tuple[Int32, NDArray[np.bool_]]:
     long as their inputs are large.
     """
     trace = signals.trace
-    rows = np.sort(trace.rows(EventKind.OPERATOR, EventKind.RUNTIME, EventKind.LAUNCH))
+    rows = trace.rows(EventKind.OPERATOR, EventKind.RUNTIME, EventKind.LAUNCH)
     name = trace.events.name[rows]
     texts = [(i, trace.strings[i]) for i in distinct(name).tolist()]
     is_trivial = is_in(name, [i for i, text in texts if _TRIVIAL_CALL.match(text)])

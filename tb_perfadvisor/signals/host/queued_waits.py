@@ -153,7 +153,7 @@ def _follow(signals: Signals, event: Int32, stream_waits: Int32) -> NDArray[np.b
     follows = np.zeros(len(event), dtype=bool)
     for track in distinct(events.track[stream_waits]).tolist():
         waits_ns = events.start_ns[stream_waits[events.track[stream_waits] == track]]
-        on_track = np.sort(launched_ns[rows[events.track[rows] == track]])
+        on_track = np.sort(launched_ns[rows[events.track[rows] == track]], kind="stable")
         places = np.flatnonzero((event >= 0) & (events.track[event] == track))
         if not len(places):
             continue

@@ -26,6 +26,7 @@ from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import (
     distinct,
+    group_rows,
     is_in,
     places_by_value,
     unique_inverse,
@@ -259,8 +260,8 @@ def launches_pending(signals: Signals, at_ns: Int64) -> Int64:
     launch, of_row = unique_inverse(events.launched_by[rows])
     done_ns = np.zeros(len(launch), dtype=np.int64)
     np.maximum.at(done_ns, of_row, events.end_ns[rows])
-    begun = np.searchsorted(np.sort(events.start_ns[launch]), at_ns, side="left")
-    return begun - np.searchsorted(np.sort(done_ns), at_ns, side="right")
+    begun = np.searchsorted(np.sort(events.start_ns[launch], kind="stable"), at_ns, side="left")
+    return begun - np.searchsorted(np.sort(done_ns, kind="stable"), at_ns, side="right")
 
 
 # xla/pjrt: common_pjrt_client.cc, pjrt_stream_executor_client.cc, cpu/cpu_client.cc.
@@ -383,8 +384,9 @@ def find_slow_launches(signals: Signals, idle: Intervals) -> tuple[SlowLaunch, .
     of_gap = np.where(idle_ns > 0, group_of[gaps.next_row], -1)
     total_ns = max(int(idle_ns.sum()), 1)
     found = []
-    for number in distinct(of_gap[of_gap >= 0]).tolist():
-        members = np.flatnonzero(of_gap == number)
+    for number, members in places_by_value(of_gap):
+        if number < 0:
+            continue
         sum_ns = int(idle_ns[members].sum())
         excess = sum_ns / total_ns * len(rows) / int(launched[number])
         if sum_ns < _LEAST_SLOW_SHARE * signals.attribution.window_ns:
@@ -421,8 +423,8 @@ def _launchers(signals: Signals, rows: Int32) -> tuple[Int32, Int32]:
     trace = signals.trace
     names, operators = trace.events.name[rows], operators_of(signals, rows)
     operator = np.where(operators >= 0, trace.events.name[operators], -1)
-    pairs = np.unique(np.stack((names, operator), axis=1), axis=0)
-    for event, around in pairs.tolist():
+    first, _ = group_rows(names, operator)
+    for event, around in zip(names[first].tolist(), operator[first].tolist(), strict=True):
         if around < 0 or around == event:
             continue
         if _NUMBERED.sub("", trace.strings[around]) == trace.strings[event]:

@@ -177,5 +177,5 @@ def graph_captures(signals: Signals) -> GraphCaptures:
 
 def _calls(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int32:
     """Calls of the device's runtime whose name matches a pattern, by start."""
-    rows = np.sort(trace.rows(*kinds))
+    rows = trace.rows(*kinds)
     return rows[named(trace, rows, pattern)]

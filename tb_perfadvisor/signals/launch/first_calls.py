@@ -163,6 +163,8 @@ def _before_generated_kernels(signals: Signals) -> Intervals:
     _, first = np.unique(events.name[rows], return_index=True)
     long = gaps.end_ns - gaps.start_ns >= _MIN_GENERATING_NS
     chosen = np.flatnonzero(long & is_in(gaps.next_row, rows[first]))
+    if not chosen.size:
+        return EMPTY
     calls = trace.rows(*_HOST_CALLS)
     recorded = union(events.start_ns[calls], events.end_ns[calls])
     start_ns, end_ns = gaps.start_ns[chosen], gaps.end_ns[chosen]

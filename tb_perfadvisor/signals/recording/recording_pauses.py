@@ -107,7 +107,7 @@ def _pause(
 
 def _last_bound(at_ns: Int64, starts_ns: Int64, ends_ns: Int64) -> Int64:
     """The last event start before each moment, or the last event end up to it."""
-    starts_ns, ends_ns = np.sort(starts_ns), np.sort(ends_ns)
+    starts_ns, ends_ns = (np.sort(bounds, kind="stable") for bounds in (starts_ns, ends_ns))
     started = np.searchsorted(starts_ns, at_ns, side="left") - 1
     ended = last_before(ends_ns, at_ns)
     return np.maximum(

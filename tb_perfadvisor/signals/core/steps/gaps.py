@@ -57,7 +57,7 @@ def between_steps(trace: Trace, steps: Steps, step_track: int) -> Intervals:
     fetches = events.start_ns[(events.kind == EventKind.INPUT_WAIT) & on_thread]
     operators = events.start_ns[(events.kind == EventKind.OPERATOR) & on_thread]
     # A step may begin by zeroing gradients, which may not show as an operator.
-    opening = np.sort(np.concatenate((operators, closing_starts)))
+    opening = np.sort(np.concatenate((operators, closing_starts)), kind="stable")
     # The work that closes step i begins in its window, and may end after it. The next step begins
     # with its fetch, or with the first operator after its marker.
     begun = np.minimum(closing_starts, closing_ends - 1)  # an update may take no time
