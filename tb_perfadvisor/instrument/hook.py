@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tb_perfadvisor.instrument.loops import Loop
     from tb_perfadvisor.instrument.parts import Parts
     from tb_perfadvisor.instrument.step_hooks import TensorFlowCalls
+    from tb_perfadvisor.instrument.time_windows import TimeWindows
 
 SETTINGS: Final = "PERFADVISOR_RUN"
 """The environment variable with the settings, as JSON."""
@@ -100,8 +101,6 @@ class _RecordedProcess(HookedProcess):
         self._framework = ""
         """Whose call ended a step last."""
         self._recordings = 0
-        self._loop: FrameType | None = None
-        self._windows: Any = None
         self._model_calls: Any = None
         self._optimizer_made_s: float | None = None
         self._trained_s: tuple[float, float] | None = None
@@ -120,6 +119,8 @@ class _RecordedProcess(HookedProcess):
         """The threads of the calls since then that were made on others."""
         self._is_spread = False
         """Whether each call may be on another thread."""
+        self._windows: list[TimeWindows] = []
+        """What records by time while no step is seen."""
         self._loopless: LooplessWindows | None = None
         self._lock = threading.RLock()
         self._sources = StepSources(self._step, self._on_better, self._on_next)
@@ -200,12 +201,12 @@ class _RecordedProcess(HookedProcess):
                 return
             self._sources.forget()  # that loop prepared the training
         with self._lock:
-            self._framework = framework
-            if self.said["steps"] < _SEEN_STEPS:
-                self._loop = sys._getframe(1)
-            self._thread = thread
-            self._sources.ended(rank, key)
-            self._loop = None
+            self._framework, self._thread = framework, thread
+            self._end_step(rank, key, sys._getframe(1))
+
+    def _end_step(self, rank: Rank, key: object, frame: FrameType) -> None:
+        if self._sources.ended(rank, key) and self.said["steps"] <= _SEEN_STEPS:
+            self.parts.add_step("step", frame)
 
     def _ended_elsewhere(self, rank: Rank, thread: threading.Thread) -> None:
         """A call has returned on another thread than that whose calls end steps."""
@@ -234,9 +235,8 @@ class _RecordedProcess(HookedProcess):
         self.said["step"] = self._what_a_step_is(rank)
         if self._model_calls is not None and rank < Rank.CALL:
             self._model_calls.stop()
-        for windows in (self._windows, self._loopless):
-            if windows is not None:
-                windows.discard()
+        for windows in self._windows:
+            windows.discard()
         self._is_spread = False
         self._recordings = 0
         profiler = self._new_profiler()
@@ -285,12 +285,13 @@ class _RecordedProcess(HookedProcess):
         return profiler_of_backend(logdir, plan)
 
     def _step(self) -> None:
-        if self._loop is not None:
-            self.parts.add_step("step", self._loop)
         self.said["steps"] += 1
         if self._sources.rank not in (None, Rank.LOOP, Rank.CALL):
             now_s = time.monotonic()
             self._trained_s = (self._trained_s or (now_s,))[0], now_s
+        # A framework has one profiler, and what was begun by time may still be ending.
+        if any(windows.is_recording for windows in self._windows):
+            return
         self._profiler.step()
         if len(self._profiler.recordings) != self._recordings:
             self._recordings = len(self._profiler.recordings)
@@ -311,10 +312,14 @@ class _RecordedProcess(HookedProcess):
 
     def needs_loop(self) -> bool:
         """Whether no optimizer and no batch ends steps, and the loop tells more than calls do."""
-        rank = self._sources.rank
-        if self._has_server or self._is_settled or not self._framework_of_loop():
+        if self._has_server or self._is_settled:
             return False
-        return rank in (None, Rank.GRADIENT, Rank.CALL) and not self._may_train_soon()
+        return self._computes(None, Rank.GRADIENT, Rank.CALL)
+
+    def _computes(self, *ranks: Rank | None) -> bool:
+        """Whether the program uses a framework, will not train soon, and has such steps."""
+        is_so = self._sources.rank in ranks and not self._may_train_soon()
+        return is_so and bool(self._framework_of_loop())
 
     def known_steps(self) -> int:
         """How many steps were seen so far."""
@@ -337,11 +342,8 @@ class _RecordedProcess(HookedProcess):
         if self._sources.rank is not Rank.LOOP:
             self._framework = self._framework_of_loop()
             self._thread = threading.current_thread()
-        if self.said["steps"] < _SEEN_STEPS:
-            self._loop = frame
         with suppress(Exception):
-            self._sources.ended(Rank.LOOP, self._loop_seen)
-        self._loop = None
+            self._end_step(Rank.LOOP, self._loop_seen, frame)
 
     def _is_in_loop(self, frame: FrameType | None) -> bool:
         """Whether the loop that was seen is around a call."""
@@ -370,17 +372,8 @@ class _RecordedProcess(HookedProcess):
         windows.framework = self._framework_of_loop
         windows.has_requests = self._is_spread
         self._loopless = windows
-        windows.start(self._has_no_steps)
-
-    def _has_no_steps(self) -> bool:
-        """Whether the program computes, and nothing ends steps of one of its threads."""
-        if self._is_spread:
-            return True
-        return (
-            self._sources.rank is None
-            and bool(self._framework_of_loop())
-            and not self._may_train_soon()
-        )
+        self._windows.append(windows)
+        windows.start(lambda: self._is_spread or self._computes(None))
 
     def _hear(self, what: str, text: str) -> None:
         """Tell the command what was recorded by time, or why nothing was."""
@@ -479,9 +472,8 @@ class _RecordedProcess(HookedProcess):
         from tb_perfadvisor.instrument.jax_windows import JaxWindows
 
         self.uses("jax")
-
-        self._windows = JaxWindows(self.settings, self.parts, self._hear)
-        self._windows.start(lambda: self._sources.rank is None)
+        self._windows.append(JaxWindows(self.settings, self.parts, self._hear))
+        self._windows[-1].start(lambda: self._sources.rank is None)
 
 
 def is_in_backward() -> bool:

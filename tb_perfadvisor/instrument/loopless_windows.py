@@ -37,8 +37,6 @@ _IMPORTS: Final = "importlib._bootstrap"
 _ALL_THREADS: Final = "profile_all_threads"
 _TRY_EVERY_S: Final = 2.0
 _MOST_TRIES: Final = 5
-_END_S: Final = 30.0
-"""A recording ends and is written in less."""
 
 
 class LooplessWindows(TimeWindows):
@@ -69,6 +67,8 @@ class LooplessWindows(TimeWindows):
             if is_busy and self.is_wanted and not _is_importing():
                 worked_s += now_s - before_s
             before_s, used_s = now_s, used_now_s
+        if self.framework() == "torch":
+            self._import_profiler()
         return not self.ends.is_set()
 
     def wait_for_quiet(self) -> None:
@@ -81,10 +81,7 @@ class LooplessWindows(TimeWindows):
             "keras": _TensorFlowSession,
             "python": _PythonSession,
         }
-        framework = self.framework()
-        if framework == "torch":
-            self._import_profiler()
-        session = kinds[framework]()
+        session = kinds[self.framework()]()
         session.start(directory, is_rich=is_rich)
         self._session = session
 
@@ -123,22 +120,6 @@ class LooplessWindows(TimeWindows):
         if self.has_requests:
             return ", because models are called on many threads: a step is such a call"
         return ", because no call of a model and no loop repeats"
-
-    def close(self) -> None:
-        """The program ends: keep what is being recorded."""
-        self._finish()
-        super().close()
-
-    def discard(self) -> None:
-        """Delete what was recorded; another recording may begin on this thread."""
-        self._finish()
-        super().discard()
-
-    def _finish(self) -> None:
-        """Let the thread end its recording: PyTorch's profiler ends where it was started."""
-        self.ends.set()
-        if self.thread.is_alive() and self.thread is not threading.current_thread():
-            self.thread.join(_END_S)
 
 
 def _is_importing() -> bool:

@@ -56,11 +56,10 @@ class TimeWindows(ABC):
         self._load = LoadMeter()
         self._samples = StackSamples()
         self._requests = Requests(self._logdir)
-        self._lock = threading.Lock()
-        self.thread = threading.Thread(target=self._run, name="perfadvisor", daemon=True)
-        self._directory: Path | None = None
-        self._began_s = 0.0
-        self._is_rich = False
+        self._thread = threading.Thread(target=self._run, name="perfadvisor", daemon=True)
+        self.is_recording = False
+        """Whether the framework's profiler runs, or what it recorded is being written."""
+        self._is_dropped = False
         self._cost_s = 0.0
         self._number = 0
         self._most_s = math.inf
@@ -96,7 +95,7 @@ class TimeWindows(ABC):
         # JAX ends its devices when the program does; what is registered later runs earlier.
         atexit.register(self.close)
         self._asks = is_wanted
-        self.thread.start()
+        self._thread.start()
 
     @property
     def is_wanted(self) -> bool:
@@ -109,18 +108,22 @@ class TimeWindows(ABC):
         self._requests.withdraw()
         self._samples.step()
         self._samples.stop()
-        with suppress(Exception):
-            self._end()
+        # A recording ends on the thread that began it. Nothing else is worth waiting for.
+        if self.is_recording:
+            self._thread.join()
         for recording in self._recordings.kept:
             add_seen(recording.files, self._samples, None)
 
     def discard(self) -> None:
-        """Delete what was recorded: the program has steps that are seen otherwise."""
+        """Delete what was recorded: the program has steps that are seen otherwise.
+
+        It does not wait for a recording, which the thread ends and deletes.
+        """
+        self._is_dropped = True
         self.ends.set()
         self._samples.stop()
-        with suppress(Exception):
-            self._end()
-        self._recordings.clear()
+        if not self.is_recording:
+            self._recordings.clear()
 
     @property
     def summary(self) -> str:
@@ -170,48 +173,41 @@ class TimeWindows(ABC):
 
     def _record(self, seconds: float, *, is_rich: bool = False) -> bool:
         """Record some time; returns whether nothing in it was of a warm-up."""
-        if self.ends.is_set() or not self.is_wanted:
-            return True
-        with self._lock:
-            self._begin(is_rich)
-        self.ends.wait(min(seconds, self._most_s))
-        return self._end()
+        self.is_recording = True  # before the program is asked whether it ends
+        try:
+            if self.ends.is_set() or not self.is_wanted:
+                return True
+            return self._record_now(seconds, is_rich)
+        finally:
+            if self._is_dropped:
+                self._recordings.clear()
+            self.is_recording = False
 
-    def _begin(self, is_rich: bool) -> None:
+    def _record_now(self, seconds: float, is_rich: bool) -> bool:
         began_s = time.monotonic()
         self._load.begin()
         self._samples.step()
         self._samples.pause()
-        self._is_rich = is_rich
         directory = self._logdir / f"step_{self._number:08}{RICH if is_rich else ''}"
         self.start_trace(directory, is_rich=is_rich)
-        self._directory, self._began_s = directory, time.monotonic()
-        self._cost_s += self._began_s - began_s
-
-    def _end(self) -> bool:
-        """Write what is being recorded; returns whether nothing in it was of a warm-up.
-
-        The thread and the end of the program may both ask.
-        """
-        with self._lock:
-            directory, self._directory = self._directory, None
-            if directory is None:
-                return True
-            ended_s = time.monotonic()
-            is_clean = self.is_clean
-            reason = "periodic" if is_clean else EARLY
-            # The program goes on while what was recorded is collected, which may take long.
-            self._samples.go_on()
-            self.stop_trace(directory)
-            files = tuple(sorted(files_below(directory)))
-            recording = Recording("run", self._is_rich, reason)
-            files += write_facts(files, recording, self._load.end(), self.parts, self._samples)
-            stored = StoredRecording(
-                self._number, reason, self._is_rich, ended_s - self._began_s, files
-            )
-            self._recordings.add(stored)
-            self._most_s = _MOST_BYTES / max(stored.size_bytes, 1) * stored.mean_step_s
-            self._number += 1
-            self._cost_s += time.monotonic() - ended_s
-        self._tell("summary", self.summary)
+        started_s = time.monotonic()
+        self.ends.wait(min(seconds, self._most_s))
+        ended_s = time.monotonic()
+        is_clean = self.is_clean
+        reason = "periodic" if is_clean else EARLY
+        # The program goes on while what was recorded is collected, which may take long.
+        self._samples.go_on()
+        self.stop_trace(directory)
+        files = tuple(sorted(files_below(directory)))
+        if not files:  # it was not wanted any more
+            return is_clean
+        recording = Recording("run", is_rich, reason)
+        files += write_facts(files, recording, self._load.end(), self.parts, self._samples)
+        stored = StoredRecording(self._number, reason, is_rich, ended_s - started_s, files)
+        self._recordings.add(stored)
+        self._most_s = _MOST_BYTES / max(stored.size_bytes, 1) * stored.mean_step_s
+        self._number += 1
+        self._cost_s += started_s - began_s + time.monotonic() - ended_s
+        if not self._is_dropped:
+            self._tell("summary", self.summary)
         return is_clean
