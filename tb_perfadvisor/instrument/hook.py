@@ -244,7 +244,7 @@ class _RecordedProcess(HookedProcess):
         profiler.recorded_by = "run"
         profiler.parts = self.parts
         profiler.samples.step_path = self.parts.step_path
-        profiler.examiner = self._new_examiner()
+        profiler.examiner = self._new_examiner(rank)
         profiler.continue_at(number)
         self._profiler = profiler
 
@@ -252,13 +252,13 @@ class _RecordedProcess(HookedProcess):
         """Record another loop, too: what was recorded before may be of calibration."""
         self._profiler.begin_anew()
 
-    def _new_examiner(self) -> Examiner | RepeatedCalls | None:
+    def _new_examiner(self, rank: Rank) -> Examiner | RepeatedCalls | None:
         """What looks at tensors: those of PyTorch, also below Keras, or those of TensorFlow."""
         is_keras = self._framework == "keras"
         if self._framework == "torch" or (is_keras and _is_keras_on_torch()):
             from tb_perfadvisor.instrument.examination.examiner import Examiner
 
-            return Examiner()
+            return Examiner(may_serve=rank is Rank.CALL)
         return self._calls.repeated if is_keras else None
 
     def _new_profiler(self) -> ContinuousProfiler:

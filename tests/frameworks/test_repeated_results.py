@@ -58,6 +58,20 @@ def test_a_mask_of_constants(is_fixed: bool) -> None:
     assert bool(operators(training(layer, loss))) is not is_fixed
 
 
+@pytest.mark.parametrize("has_requests", [False, True])
+def test_numbers_that_come_with_requests_are_input(has_requests: bool) -> None:
+    layer, other = Packed(400, 400), nn.Linear(64, 64)
+
+    def step() -> None:
+        with torch.no_grad():
+            other(torch.randn(8, 64))
+            layer(torch.full((400, 400), 3.0))
+
+    found = {each.operator for each in look(step, ALWAYS, has_requests=has_requests)}
+    assert ("aten::mm" in found) is not has_requests
+    assert found  # no request brings the weight
+
+
 @pytest.mark.parametrize("what", ["constants", "inputs", "the same input"])
 def test_features_of_frozen_parameters(what: str) -> None:
     body, head = nn.Linear(256, 256).requires_grad_(False), nn.Linear(256, 4)

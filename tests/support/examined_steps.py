@@ -25,10 +25,12 @@ _NS_PER_PRODUCT = 0.05
 """About 40 GFLOP/s."""
 
 
-def look(step: Step, kind: ObservedKind, steps: int = 4) -> tuple[Observed, ...]:
+def look(
+    step: Step, kind: ObservedKind, steps: int = 4, *, has_requests: bool = False
+) -> tuple[Observed, ...]:
     """What is found of one kind in some steps."""
     step()
-    watching, ends = Watching(), [0]
+    watching, ends = Watching(has_requests=has_requests), [0]
     with watching:
         for _ in range(steps):
             step()

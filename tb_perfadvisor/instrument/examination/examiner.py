@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from tb_perfadvisor.instrument.user_code import loop_around
 from tb_perfadvisor.machine.facts import Examined, FailedLook
 
 if TYPE_CHECKING:
@@ -30,8 +31,12 @@ class Examiner:
     those that were looked at: by which operators its lines call.
     """
 
-    def __init__(self) -> None:
-        """Nothing is looked at before `begin`."""
+    def __init__(self, *, may_serve: bool = False) -> None:
+        """Nothing is looked at before `begin`.
+
+        A program that may serve does so if no loop of its own is around its steps.
+        """
+        self._may_serve = may_serve
         self._mode: Any = None
         self._ends: list[int] = []
         self._began_s = 0.0
@@ -56,7 +61,8 @@ class Examiner:
         try:
             from tb_perfadvisor.instrument.examination.watching import Watching
 
-            mode = Watching()
+            is_called = self._may_serve and loop_around(sys._getframe(1)) is None
+            mode = Watching(has_requests=is_called)
         except Exception as error:  # the program must run as without it
             self.found = Examined(failed=(FailedLook.of("operators", error),))
             return

@@ -4,7 +4,8 @@ Content gets a number. Two tensors with the same number hold the same, because t
 made them of the same; what they hold is not compared, for a program may get equal batches by
 chance, or while it is tested. What belongs to the program goes by the storages of its modules:
 parameters, buffers, and tensors that are plain attributes. Any other tensor from outside is an
-input, whether or not it changes, and so is what operators draw at random.
+input, whether or not it changes, and so is what operators draw at random. What operators make of
+numbers alone is constant, unless the program answers requests, which bring numbers.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class Source(NamedTuple):
 class Provenance:
     """Follows storages and their content from operator to operator."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_requests: bool = False) -> None:
         """Note what modules hold; nothing is computed yet."""
+        self._has_requests = has_requests
         self._numbers: dict[int, int] = {}
         self._references: list[StorageWeakRef] = []
         self._sources: dict[int, Source] = {}
@@ -87,7 +89,7 @@ class Provenance:
         is_random: bool,
     ) -> Source:
         """Note what an operator has computed."""
-        origins: frozenset[int] | None = frozenset()
+        origins = None if self._has_requests and not inputs else frozenset[int]()
         for each in inputs:
             origins = None if origins is None or each.origins is None else origins | each.origins
         number = hash((operator, tuple(each.number for each in inputs)))

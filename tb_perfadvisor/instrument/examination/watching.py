@@ -62,7 +62,7 @@ _T = TypeVar("_T")
 class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
     """While it is on the stack of modes, remembers every operator of its thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_requests: bool = False) -> None:
         """Nothing is seen yet."""
         super().__init__()
         self.calls: list[Call] = []
@@ -71,7 +71,7 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         """Guards of `torch.inference_mode` that the program has entered since."""
         self.failed: dict[Look, FailedLook] = {}
         """What cannot be looked for, and why. The rest goes on."""
-        self.provenance = Provenance()
+        self.provenance = Provenance(has_requests=has_requests)
         self._thread = threading.get_ident()
         self._depth = 0
         """How many modules are being called, one inside another."""
