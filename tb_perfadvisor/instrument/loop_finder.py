@@ -1,7 +1,7 @@
 """Finds the loop whose rounds are the steps of a program, where no call of a framework tells them.
 
-The steps are what the outermost loop that repeats does. A loop over epochs is none of these: it
-takes long, or says so.
+The steps are what the outermost loop that repeats does. A loop over epochs is none of these if an
+epoch takes long, or makes several of the steps that are known: it is one over the whole data.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from tb_perfadvisor.instrument.loops import Loop, Rounds, loops_around
 
 _LOOK_EVERY_S: Final = 0.05
 _FEWEST_ROUNDS: Final = 3
+_FEWEST_STEPS: Final = 1.5
 _OUTER_S: Final = 2.0
 _MANY: Final = 50
 """An outer loop that has not come around three times in this time, and in this many rounds of the
 loops inside it, is no step. It may be one over epochs."""
+_EPOCH_S: Final = 0.1
+"""What says epoch and is shorter can be recorded whole."""
 _MOST_S: Final = 6.0
 _MOST_PER_S: Final = 5_000
 """What comes around more often is a part of a step."""
 _REST: Final = 2
 _LEAST_REST_S: Final = 2.0
-
-
 _RECORDERS: Final = "tb_perfadvisor.instrument.continuous."
 
 
@@ -107,9 +108,10 @@ class LoopFinder:
             if self.rounds.is_lost:
                 return self._search()
             looked_s = now_s
-            loop = loop_of_steps(loops, passed_s)
+            known = self._steps.known_steps() - before
+            loop = loop_of_steps(loops, passed_s, known)
             if loop is not None:
-                steps = (self._steps.known_steps() - before) / loop.rounds
+                steps = known / loop.rounds
                 is_part = loop.rounds > _MOST_PER_S * passed_s
                 is_enough = is_part or not _runs(loop) or self._steps.has_loop(loop, steps)
                 return None if is_enough else loop
@@ -144,11 +146,16 @@ class LoopFinder:
         self._steps.may_forget_loop()
 
 
-def loop_of_steps(loops: Sequence[Loop], passed_s: float) -> Loop | None:
-    """The loop whose rounds are steps, of some that were watched for a time, outer ones first."""
+def loop_of_steps(loops: Sequence[Loop], passed_s: float, known: int = 0) -> Loop | None:
+    """The loop whose rounds are steps, of some that were watched for a time, outer ones first.
+
+    So many steps were known by other signs in this time.
+    """
     repeated = [loop for loop in loops if loop.rounds >= _FEWEST_ROUNDS]
     if len(repeated) > 1 and _is_over_epochs(repeated[0]):
-        return repeated[1]
+        rounds = repeated[0].rounds
+        if passed_s > _EPOCH_S * rounds or known > _FEWEST_STEPS * rounds:
+            return repeated[1]
     is_late = passed_s > _MOST_S or (
         passed_s >= _OUTER_S and any(loop.rounds >= _MANY for loop in repeated)
     )

@@ -193,10 +193,10 @@ def nest(tmp_path: Path) -> list[Loop]:
     return loops_of(compile(PROGRAM, str(path), "exec"))
 
 
-def chosen(nest: list[Loop], rounds: list[int], passed_s: float) -> Loop | None:
+def chosen(nest: list[Loop], rounds: list[int], passed_s: float, known: int = 0) -> Loop | None:
     for loop, number in zip(nest, rounds, strict=True):
         loop.rounds = number
-    return loop_of_steps(nest, passed_s)
+    return loop_of_steps(nest, passed_s, known)
 
 
 def test_the_step_is_a_round_of_the_outermost_loop_that_repeats(nest: list[Loop]) -> None:
@@ -236,5 +236,12 @@ def test_time_in_which_a_recording_is_written_does_not_count(tmp_path: Path) -> 
 
 
 def test_a_loop_over_epochs_is_none_over_steps(nest: list[Loop]) -> None:
-    assert chosen(nest, [3, 12, 90], 0.1) is nest[1]
-    assert chosen(nest[:1], [3], 0.1) is nest[0]
+    assert chosen(nest, [3, 12, 90], 0.4) is nest[1]
+    assert chosen(nest[:1], [3], 0.4) is nest[0]
+    # Three epochs of four updates.
+    assert chosen(nest, [3, 12, 90], 0.1, known=12) is nest[1]
+
+
+def test_a_short_epoch_of_nothing_that_is_a_step_is_one(nest: list[Loop]) -> None:
+    assert chosen(nest, [3, 12, 90], 0.2) is nest[0]
+    assert chosen(nest, [3, 12, 90], 0.2, known=3) is nest[0]
