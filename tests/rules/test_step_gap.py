@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import pytest
+from msgspec.structs import replace
+
+from tb_perfadvisor.machine.facts import Facts, Recording
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.launch.host_work import StepGap
-from tb_perfadvisor.testing import TraceBuilder, check_rule, find
+from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find
 from tb_perfadvisor.testing.builder import ms, us
 from tests.support.server_trace import Served, server_trace
 
@@ -55,6 +59,13 @@ def test_in_keras_time_outside_step_events_is_between_steps() -> None:
     # Each gap can overlap 4 ms of the step, minus 2 % of 16 ms of bookkeeping; that is more than
     # the 3 ms of each gap that the callback takes.
     assert finding.saving.low_ns == 8_000_000 - 320_000
+
+
+@pytest.mark.parametrize(("usual_ms", "finds"), [(10.0, True), (9.0, True), (2.5, False)])
+def test_what_recording_adds_is_no_gap(usual_ms: float, finds: bool) -> None:
+    # Of 10 ms, 7 pass between steps. Before, whole steps took less than what recording added.
+    facts = Facts(recording=Recording("run", step_ns=round(usual_ms * 1e6)))
+    assert bool(find(StepGap, replace(draw(SLOW), facts=facts))) is finds
 
 
 def test_just_below_and_just_above_the_limit() -> None:
