@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tb_perfadvisor.machine.facts import Line, Lines
 from tb_perfadvisor.rules.amounts import count_per_step, share_of_window
@@ -21,6 +22,7 @@ from tb_perfadvisor.signals.launch.device_graphs import graph_replays, runs_grap
 from tb_perfadvisor.signals.launch.eager_calls import eager_calls
 from tb_perfadvisor.signals.steps.around_steps import program_runs
 from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -35,6 +37,8 @@ from tb_perfadvisor.trace.names import is_generated, short_name
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration, format_share
 
+_AT_START, _AT_END = -2, -1
+"""Where no work ended before a stretch, and none follows it; other values are names."""
 _FRAME = re.compile(r"\b(?P<stem>\w+)\.py\(\d+\): (?P<function>\S.*)$")
 
 
@@ -107,15 +111,20 @@ def nameless_tables(signals: Signals, stretches: Intervals, title: str) -> tuple
     # Idle time begins where some work ended, and other work ends it: the outermost, on the host.
     before = np.searchsorted(events.end_ns[rows][order], stretches[:, 0], side="right") - 1
     after = np.searchsorted(events.start_ns[rows], stretches[:, 1])
-    name_of = {-1: "the start", len(rows): "the end"}
-    places: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for (start, end), first, last in zip(
-        stretches.tolist(), before.tolist(), after.tolist(), strict=True
-    ):
-        ended = name_of.get(first) or short_name(trace.name(int(rows[order[first]])))
-        began = name_of.get(last) or short_name(trace.name(int(rows[last])))
-        places[ended, began].append(end - start)
-    costliest_first = sorted(places.items(), key=lambda item: (-sum(item[1]), item[0]))
+    names = np.append(events.name[rows], (_AT_START, _AT_END))
+    ended = names[np.append(order, -2)[before]]
+    began = names[np.where(after < len(rows), after, -1)]
+    first, of_stretch = group_rows(ended, began)
+    idle_ns = np.zeros(first.size, np.int64)
+    np.add.at(idle_ns, of_stretch, stretches[:, 1] - stretches[:, 0])
+    name_of = {_AT_START: "the start", _AT_END: "the end"}
+    places: dict[tuple[str, ...], NDArray[np.int64]] = defaultdict(lambda: np.zeros(2, np.int64))
+    for *ends, count, spent_ns in np.stack(
+        (ended[first], began[first], np.bincount(of_stretch), idle_ns), axis=1
+    ).tolist():
+        place = tuple(name_of.get(each) or short_name(trace.text(each)) for each in ends)
+        places[place] += (count, spent_ns)
+    costliest_first = sorted(places.items(), key=lambda item: (-item[1][1], item[0]))
     table = Table(
         title,
         (
@@ -124,7 +133,7 @@ def nameless_tables(signals: Signals, stretches: Intervals, title: str) -> tuple
             Column("count", "Count", "count"),
             Column("idle_ns", "Idle", "ns"),
         ),
-        tuple((*place, len(times), sum(times)) for place, times in costliest_first),
+        tuple((*place, *sums.tolist()) for place, sums in costliest_first),
     )
     return table, longest_stretch("Longest stretch", signals, stretches, "no events")
 
