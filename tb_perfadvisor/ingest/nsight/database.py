@@ -88,6 +88,7 @@ class Database:
         self._connection = connection
         self._where = where
         self._texts: dict[int, str] = {}
+        self._uncounted_bytes = 0
         self._columns: dict[str, dict[str, bool]] = {}
         self._left_steps = _FREE_STEPS + _STEPS_PER_BYTE * budget.read_bytes
         connection.text_factory = self._text
@@ -137,9 +138,9 @@ class Database:
         for rows in self._select(terms, table, where):
             self.budget.keep(len(rows), _BYTES_OF_INTEGER * len(rows) * len(columns))
             values = integers(chain.from_iterable(rows))
-            parts.append(values.reshape(len(rows), len(columns)))
-        joined = np.concatenate(parts) if parts else np.empty((0, len(columns)), np.int64)
-        return {name: joined[:, place] for place, name in enumerate(columns)}
+            parts.append(values.reshape(len(rows), len(columns)).T)
+        none = np.empty((len(columns), 0), np.int64)
+        return dict(zip(columns, np.concatenate([none, *parts], axis=1), strict=True))
 
     def rows(self, table: str, columns: Mapping[str, Kind], where: str = "") -> Rows:
         """All rows of a table: integers, texts and bytes. Empty if it lacks one of the columns.
@@ -190,6 +191,7 @@ class Database:
             cursor = self._connection.execute(query)
             while rows := cursor.fetchmany(_ROWS):
                 count += len(rows)
+                self._count_texts()
                 if count > _MAX_ROWS:
                     break
                 yield rows
@@ -208,9 +210,15 @@ class Database:
             )
 
     def _text(self, raw: bytes) -> str:
-        self.budget.keep(size_bytes=len(raw))
+        self._uncounted_bytes += len(raw)
+        if self._uncounted_bytes > _PIECE_BYTES:
+            self._count_texts()
         # A damaged text is read as far as possible; names are shown, not interpreted.
         return raw.decode("utf-8", "replace")
+
+    def _count_texts(self) -> None:
+        self.budget.keep(size_bytes=self._uncounted_bytes)
+        self._uncounted_bytes = 0
 
     def _count_steps(self) -> bool:
         """Whether SQLite has to stop."""
