@@ -15,6 +15,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
+import click
+
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.output_files import refuse_inputs, write_file
 from tb_perfadvisor.plain_text import ascii_json, plain, plain_lines
@@ -115,20 +117,18 @@ def printing() -> Iterator[None]:
 
 def fail(message: str) -> NoReturn:
     """Print an error to stderr and exit with status 2."""
-    _print_to_stderr("error: ", "bold red", message)
+    _print_to_stderr("error: ", message, "red")
     sys.exit(EXIT_USAGE)
 
 
 def note(message: str) -> None:
     """Print a note to stderr."""
-    _print_to_stderr("note: ", "bold", message)
+    _print_to_stderr("note: ", message)
 
 
-def _print_to_stderr(label: str, style: str, message: str) -> None:
-    from rich.text import Text
-
-    line = Text.assemble((label, style), plain(message))
-    terminal(stderr=True).print(line, soft_wrap=True)
+def _print_to_stderr(label: str, message: str, color: str | None = None) -> None:
+    line = click.style(label, fg=color, bold=True) + plain(message)
+    click.echo(line, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def prepare_streams() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
-
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.steps.steps import recorded_span
@@ -81,7 +79,7 @@ def _on_pieces(signals: Signals) -> list[Note]:
     operator = signals.launching_operator[launch[launch >= 0]]
     names = {*trace.texts(distinct(events.name[operator[operator >= 0]]))}
     op = trace.operations(rows)
-    names |= {*trace.texts(distinct(trace.hlo.path[np.unique(op[op >= 0])]))}
+    names |= {*trace.texts(distinct(trace.hlo.path[distinct(op[op >= 0])]))}
     layer = next((name for name in sorted(names) if _MULTIPLIES.search(name)), "")
     if not layer or not any(_GRADIENTS.search(name) for name in names):
         return []

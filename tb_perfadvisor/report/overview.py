@@ -29,6 +29,7 @@ from tb_perfadvisor.signals.serving.decode import decode_floor
 from tb_perfadvisor.signals.serving.server_steps import generated_per_s, server_steps
 from tb_perfadvisor.signals.snapshots.course import memory_course, snapshot_capacity_bytes
 from tb_perfadvisor.trace import KernelTotal, Precision
+from tb_perfadvisor.trace.integer_groups import quantile
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import NS_PER_S
 
@@ -199,7 +200,7 @@ def make_steps_info(signals: Signals) -> model.StepsInfo:
         median_ns=round(float(np.median(duration))) if known else None,
         min_ns=int(duration.min()) if known else None,
         max_ns=int(duration.max()) if known else None,
-        p90_ns=round(float(np.percentile(duration, 90))) if known else None,
+        p90_ns=round(quantile(duration, 0.9)) if known else None,
         decided_by="device" if steps.decided_by is Side.DEVICE else "host",
         host_ns=round(steps.pace.host_ns) if known and steps.is_linked else None,
         device_ns=round(steps.pace.device_ns) if known and steps.is_linked else None,

@@ -65,6 +65,29 @@ def is_in(values: NDArray[Any], wanted: ArrayLike) -> NDArray[np.bool_]:
     return looked_up
 
 
+def without(values: NDArray[Any], excluded: ArrayLike) -> NDArray[Any]:
+    """The sorted distinct values that are not among the excluded ones, as `numpy.setdiff1d`.
+
+    NumPy's imports masked arrays, which takes a tenth of the analysis of a small profile.
+    """
+    return distinct(values[~is_in(values, excluded)])
+
+
+def quantile(values: NDArray[Any], share: float) -> float:
+    """A quantile of some integers, at least one, exactly as `numpy.quantile`.
+
+    It imports masked arrays, too.
+    """
+    place = (values.size - 1) * share
+    low = int(place)
+    high = min(low + 1, values.size - 1)
+    ordered = np.partition(values, (low, high))
+    below, above, weight = int(ordered[low]), int(ordered[high]), place - low
+    if weight < 0.5:
+        return below + (above - below) * weight
+    return above - (above - below) * (1 - weight)
+
+
 def unique_inverse(values: NDArray[Any]) -> tuple[NDArray[Any], Int64]:
     """The sorted distinct values of an integer column, and the index of each row's value in them.
 

@@ -19,6 +19,7 @@ from tb_perfadvisor.trace.integer_groups import (
     group_rows,
     is_in,
     places_by_value,
+    quantile,
     row_mask,
 )
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -171,7 +172,7 @@ def held_launches(trace: Trace, work: Int32, launch: Int32) -> tuple[Int32, Int6
     CUDA queues about a thousand pieces of work for a stream.
     """
     events = trace.events
-    usual_ns = min(np.quantile(events.duration_ns[launch], _USUAL_QUANTILE), _LAUNCH_NS)
+    usual_ns = min(quantile(events.duration_ns[launch], _USUAL_QUANTILE), _LAUNCH_NS)
     is_long = events.duration_ns[launch] > 2 * usual_ns
     held = [np.empty(0, dtype=np.int32)]
     for _, places in places_by_value(events.track[work]) if is_long.any() else ():

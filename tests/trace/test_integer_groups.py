@@ -11,8 +11,10 @@ from tb_perfadvisor.trace.integer_groups import (
     group_rows,
     is_in,
     places_by_value,
+    quantile,
     row_mask,
     unique_inverse,
+    without,
 )
 
 NEAR = st.integers(-3, 40)
@@ -56,6 +58,21 @@ def test_is_in_matches_a_python_set(
     expected = [value in set(wanted) for value in column.tolist()]
     assert is_in(column, wanted).tolist() == expected
     assert is_in(column, np.array(wanted, dtype=np.int64)).tolist() == expected
+
+
+@given(columns(st.one_of(NEAR, FAR)), columns(st.one_of(NEAR, FAR)))
+def test_without_matches_a_python_set(values: np.ndarray, more: np.ndarray) -> None:
+    excluded = np.concatenate((more, values[::3]))
+    expected = sorted({*values.tolist()} - {*excluded.tolist()})
+    assert without(values, excluded).tolist() == expected
+
+
+@given(
+    arrays(np.int64, st.integers(1, 30), elements=st.integers(-(2**50), 2**50)),
+    st.floats(0, 1),
+)
+def test_quantiles_equal_those_of_numpy(values: np.ndarray, share: float) -> None:
+    assert quantile(values, share) == float(np.quantile(values, share))
 
 
 def test_row_mask() -> None:

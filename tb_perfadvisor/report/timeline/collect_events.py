@@ -59,7 +59,7 @@ def find_lanes(start_ns: Int64, end_ns: Int64, parent: Int32, track: Int32) -> I
         & (overlap_ns * _TOLERANCE > shorter_ns)
         & (overlap_ns > 0)
     )
-    crowded = np.unique(track[after[is_covered]])
+    crowded = distinct(track[after[is_covered]])
     for value, rows in places_by_value(track) if crowded.size else ():
         if value in crowded:
             lane[rows] = _spread(start_ns[rows], end_ns[rows])

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.report.timeline.window import TimelineEvents
-from tb_perfadvisor.trace.integer_groups import places_by_value
+from tb_perfadvisor.trace.integer_groups import distinct, places_by_value
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.tables import Int64
@@ -61,7 +61,7 @@ class _Path:
         self._stretches: dict[int, Intervals] = {}
         nodes = (stored.source >= 0) & ~stored.track_is_device[self._track] & is_of_worker
         self._backward = [
-            track for track in np.unique(self._track[nodes]).tolist() if track != self._step_thread
+            track for track in distinct(self._track[nodes]).tolist() if track != self._step_thread
         ]
         self.segments: list[tuple[int, int, int]] = []
 

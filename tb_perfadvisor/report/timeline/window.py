@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.trace.integer_groups import unique_inverse
+from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
 from tb_perfadvisor.trace.intervals import Intervals, covered_before, intersect, overlap_ns, single
 from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.tables import Int32, Int64, UInt8
@@ -456,7 +456,7 @@ def _claims(
     window = single(begin_ns, end_ns)
     claims = [
         (finding, intersect(stored.claims_of(finding), window))
-        for finding in np.unique(stored.claim_finding).tolist()
+        for finding in distinct(stored.claim_finding).tolist()
     ]
     while sum(len(intervals) for _, intervals in claims) > MAX_CLAIMS:
         bin_ns *= 2

@@ -45,7 +45,7 @@ from tb_perfadvisor.signals.tpu.transfers import (
 )
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, without
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
@@ -179,7 +179,11 @@ def pinning(signals: Signals, copies: Pageable, link: HostLink) -> tuple[Fix, ..
     now_ns = events.duration_ns[copies.rows]
     shorter = Shorten(copies.rows, np.minimum(link.copy_ns(copies.size_bytes), now_ns))
     released = shrink(events.start_ns[copies.calls], events.end_ns[copies.calls], LAUNCH_NS)
-    return shorter, released, Async(np.union1d(copies.waits, copies.calls).astype(np.int32))
+    return (
+        shorter,
+        released,
+        Async(distinct(np.concatenate((copies.waits, copies.calls))).astype(np.int32)),
+    )
 
 
 _FROM_HOST = ("copy-ahead", "prefetch-to-device")
@@ -221,8 +225,8 @@ class ExposedCopies(Rule):
         trace, rows = signals.trace, signals.device.rows
         events = trace.events
         rows = rows[is_in(events.kind[rows], (EventKind.COPY, EventKind.MEMSET))]
-        rows = np.setdiff1d(rows, np.union1d(offload_rows(signals), transfer_rows(signals)))
-        rows = np.setdiff1d(rows, _of_core(signals))
+        rows = without(rows, np.concatenate((offload_rows(signals), transfer_rows(signals))))
+        rows = without(rows, _of_core(signals))
         exposed = overlap_once_ns(claims, events.start_ns[rows], events.end_ns[rows])
         rows, exposed = rows[exposed > 0], exposed[exposed > 0]
         within = rows[_directions(trace, rows) == CopyDirection.DEVICE_TO_DEVICE]
@@ -234,7 +238,7 @@ class ExposedCopies(Rule):
         hideable = min(exposed_ns - kept_ns, signals.attribution.window_ns - exposed_ns)
         movable = _movable(trace, rows)
         if pinned:
-            movable = np.setdiff1d(movable, pageable_copies(signals).rows)
+            movable = without(movable, pageable_copies(signals).rows)
         shorter = Shorten(within, events.duration_ns[within] // 2)
         fix: tuple[Fix, ...] = (Overlap(movable), shorter, *pinned)
         table = copies_by_direction(signals, rows, exposed)

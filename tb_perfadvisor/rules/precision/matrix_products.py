@@ -49,7 +49,7 @@ from tb_perfadvisor.signals.work.roofline import (
 from tb_perfadvisor.signals.work.wide_work import may_have_matrix_units, wide_rows, work_for_16_bits
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import KernelFamily, Precision
-from tb_perfadvisor.trace.integer_groups import is_in, unique_inverse
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_duration, format_share
@@ -187,7 +187,7 @@ class FullPrecisionCompute(Rule):
 
 def _listed(passes: Int64) -> str:
     """The numbers of passes: `3 or 6`."""
-    return " or ".join(str(number) for number in np.unique(passes).tolist())
+    return " or ".join(str(number) for number in distinct(passes).tolist())
 
 
 # Where nothing else is known, the name may tell the generation: `NVIDIA GPU (Volta or newer)`.

@@ -34,6 +34,7 @@ from tb_perfadvisor.trace.integer_groups import (
     is_in,
     row_mask,
     unique_inverse,
+    without,
 )
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, minus, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -110,7 +111,7 @@ def copy_waits(signals: Signals) -> CopyWaits:
         signals.attribution.intervals[Cause.COPIES],
         union(events.start_ns[apart], events.end_ns[apart]),
     )
-    others = np.setdiff1d(signals.device.rows, trace.copies.row)
+    others = without(signals.device.rows, trace.copies.row)
     others = others[np.argsort(events.start_ns[others], kind="stable")]
     if not len(alone) or not len(others):
         return CopyWaits(EMPTY, ())

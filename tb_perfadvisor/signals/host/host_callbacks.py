@@ -21,7 +21,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.transfers import transfer_rows, transfer_waits
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
+from tb_perfadvisor.trace.integer_groups import is_in, places_by_value, without
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -85,7 +85,7 @@ def _of_jax(signals: Signals) -> HostCallbacks:
 
 
 def _of_tensorflow(signals: Signals) -> HostCallbacks:
-    calls = np.setdiff1d(python_calls(signals.trace), python_functions(signals))
+    calls = without(python_calls(signals.trace), python_functions(signals))
     rows = _in_window(signals, calls)
     if signals.device.is_host_only:
         return HostCallbacks(rows, len(rows), _alone(signals, rows))
@@ -121,7 +121,7 @@ def _alone(signals: Signals, rows: Int32) -> Intervals:
     """On a CPU-only capture, the time of calls in which no other thread computes."""
     trace, window = signals.trace, signals.attribution
     events, operators = trace.events, trace.rows(EventKind.OPERATOR)
-    operators = np.setdiff1d(operators, rows, assume_unique=True)
+    operators = without(operators, rows)
     computing = {
         track: union(events.start_ns[operators[places]], events.end_ns[operators[places]])
         for track, places in places_by_value(events.track[operators])

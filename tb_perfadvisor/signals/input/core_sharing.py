@@ -27,7 +27,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.event_names import named
-from tb_perfadvisor.trace.integer_groups import places_by_value
+from tb_perfadvisor.trace.integer_groups import distinct, places_by_value
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -147,7 +147,7 @@ def _threads(signals: Signals) -> _Threads:
     start, end = window.window_start_ns, window.window_end_ns
     computing, python = _input_threads(signals)
     steps = _step_threads(signals)
-    edges = np.unique(
+    edges = distinct(
         np.concatenate([[start, end], *(part.ravel() for part in (*computing, *python, *steps))])
     )
     edges = edges[(edges >= start) & (edges <= end)]
@@ -260,7 +260,7 @@ def _input_threads(signals: Signals) -> tuple[list[Intervals], list[Intervals]]:
     """When each thread of the input pipelines computes, and when it runs Python functions."""
     trace = signals.trace
     events, table = trace.events, trace.iterators
-    rows = np.union1d(trace.rows(EventKind.INPUT_WORK), table.row[table.run != 0]).astype(np.int32)
+    rows = distinct(np.concatenate((trace.rows(EventKind.INPUT_WORK), table.row[table.run != 0])))
     group = np.zeros(len(events), dtype=np.int8)
     group[_waiting(signals, rows)] = 1
     group[python_functions(signals)] = 2

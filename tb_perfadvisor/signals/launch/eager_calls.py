@@ -23,7 +23,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.event_names import named
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, without
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -200,7 +200,7 @@ def _calls(trace: Trace) -> Int32:
         rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
         rows = _outermost(trace, rows[named(trace, rows, _EAGER_OPERATOR)])
         # Compiled, saving variables takes as long.
-        return np.setdiff1d(rows, _writing(trace, rows))
+        return without(rows, _writing(trace, rows))
     return np.empty(0, dtype=np.int32)
 
 

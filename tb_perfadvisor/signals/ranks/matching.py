@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.collectives import LEFT_TOGETHER
 from tb_perfadvisor.trace import Source
-from tb_perfadvisor.trace.integer_groups import unique_inverse
+from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
 from tb_perfadvisor.trace.rank_summary import RankCollectives, RankSummary, Stream
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
@@ -103,7 +103,7 @@ def _need_no_shift(stream: Stream, longest: _List, lists: Sequence[_List]) -> li
     possible = [listed.has_clock == has_clock and len(listed.end_ns) == count for listed in lists]
     if count <= _FEWEST or stream[1] not in LEFT_TOGETHER or not any(possible):
         return [listed is longest for listed in lists]
-    chosen = np.unique(np.linspace(0, count - 1, _GAPS).astype(np.int64))
+    chosen = distinct(np.linspace(0, count - 1, _GAPS).astype(np.int64))
     differences = np.stack(
         [
             listed.end_ns[chosen] - longest.end_ns[chosen]
@@ -178,7 +178,7 @@ def _candidates(longest: _List, listed: _List) -> list[int]:
     gaps, other_gaps = np.diff(ends), np.diff(others)
     if len(gaps) == 0 or len(other_gaps) == 0:
         return list(dict.fromkeys(simple))
-    chosen = np.unique(np.linspace(0, len(gaps) - 1, _GAPS).astype(np.int64))
+    chosen = distinct(np.linspace(0, len(gaps) - 1, _GAPS).astype(np.int64))
     order = np.argsort(other_gaps, kind="stable")
     tolerance: Float64 = _GAP_NS + _GAP_SHARE * np.abs(gaps[chosen])
     low = np.searchsorted(other_gaps[order], gaps[chosen] - tolerance)

@@ -35,7 +35,7 @@ from tb_perfadvisor.signals.ranks.ranks import Ranks, collectives_of, ranks_of
 from tb_perfadvisor.signals.ranks.stragglers import steps_of, uncovered_waits
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.transfers import async_pairs
-from tb_perfadvisor.trace.integer_groups import group_rows, is_in, places_by_value
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, places_by_value
 from tb_perfadvisor.trace.intervals import intersect, total_ns, union
 from tb_perfadvisor.trace.rank_summary import NO_STEP
 from tb_perfadvisor.trace.tables import Float64, Int64
@@ -259,7 +259,8 @@ def _dimension(
         if (chosen & collectives.of(name)).any()
     ]
     links = link_of_group(signals)[chosen]
-    links = links[np.isfinite(links)]
+    links = np.sort(links[np.isfinite(links)])
+    middle = [(len(links) - 1) // 2, len(links) // 2]
     is_known = dimension is not Dimension.UNKNOWN
     return ParallelDimension(
         dimension=dimension,
@@ -269,7 +270,7 @@ def _dimension(
         cost=_cost(signals, chosen, [entry.operation for entry in operations], dimension),
         operations=tuple(sorted(operations, key=lambda entry: -entry.cost.exposed_ns)),
         is_transfer_known=bool((collectives.transfer_ns[chosen] >= 0).all()),
-        link_bytes_per_s=float(np.median(links)) if len(links) else None,
+        link_bytes_per_s=float(links[middle].mean()) if len(links) else None,
         workers=_worker_costs(ranks, dimension) if len(ranks) > 1 and is_known else None,
     )
 
@@ -363,7 +364,7 @@ def _bandwidths(signals: Signals, chosen: Mask) -> tuple[float | None, float | N
 
 def _texts(signals: Signals, chosen: Mask) -> list[str]:
     operation = collectives_of(signals).operation
-    return [operation.texts[code] for code in np.unique(operation.code[chosen]).tolist()]
+    return [operation.texts[code] for code in distinct(operation.code[chosen]).tolist()]
 
 
 def _worker_costs(ranks: Ranks, dimension: Dimension) -> WorkerCosts:
@@ -461,10 +462,11 @@ def next_doubling(signals: Signals) -> NextDoubling | None:
     known &= collectives.duration_ns > 0
     if not known.any() or duration[known].sum() < KNOWN_SHARE * duration[growing].sum():
         return None
-    ranks = collectives.group_size[known].astype(np.float64)
+    group_size = collectives.group_size[known]
+    ranks = group_size.astype(np.float64)
     taken = np.minimum(quickest_ns(signals), collectives.duration_ns)[known].astype(np.float64)
     exposed = collectives.exposed_ns[known].astype(np.float64)
-    crosses = is_within_a_node(signals) and 2 * float(np.median(ranks)) > DEVICES_PER_NODE
+    crosses = is_within_a_node(signals) and 2 * float(np.median(group_size)) > DEVICES_PER_NODE
     low, high = _growth_ns(signals, known, taken, ranks, crosses=crosses)
     seen = exposed / duration[known]
     waited = np.minimum(duration[known] - taken, exposed)
@@ -472,7 +474,7 @@ def next_doubling(signals: Signals) -> NextDoubling | None:
     free_ns = free_compute_ns(signals)
     at_worst = max(float((high * seen).sum()), float(high.sum()) - free_ns)
     return NextDoubling(
-        group=int(np.median(ranks)),
+        group=int(np.median(group_size)),
         low_ns=round(float((low * seen).sum())),
         high_ns=round(at_worst + float(longer_waits.sum())),
         leaves_node=crosses,

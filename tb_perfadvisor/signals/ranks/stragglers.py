@@ -421,8 +421,8 @@ _ALIKE_NS = 50_000
 
 def _steps_late(rank: Int32, step: Int64, count: int) -> Int64:
     """Number of steps in which each worker is late."""
-    pairs = np.unique(np.stack([rank.astype(np.int64), step]), axis=1)
-    return np.bincount(pairs[0], minlength=count)
+    first, _ = group_rows(rank, step)
+    return np.bincount(rank[first], minlength=count)
 
 
 def _lateness_by_step(

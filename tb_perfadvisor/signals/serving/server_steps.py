@@ -281,7 +281,7 @@ def phases_within(signals: Signals, idle: Intervals) -> tuple[PhaseTime, ...]:
     rows, own_ns = _own_time(trace, track, idle)
     phase_of_name = {
         string: phase_of(trace.strings[string])
-        for string in np.unique(trace.events.name[rows]).tolist()
+        for string in distinct(trace.events.name[rows]).tolist()
     }
     phases = _phases(trace, track, phase_of_name, rows)
     found = []

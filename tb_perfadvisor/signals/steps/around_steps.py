@@ -20,7 +20,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.event_names import named
-from tb_perfadvisor.trace.integer_groups import distinct, places_by_value
+from tb_perfadvisor.trace.integer_groups import distinct, places_by_value, without
 from tb_perfadvisor.trace.intervals import (
     Intervals,
     intersect,
@@ -165,7 +165,7 @@ def evaluation_between_steps(signals: Signals) -> Intervals:
     rows = trace.rows(EventKind.OPERATOR)
     rows = rows[named(trace, rows, _PRODUCT) & (events.track[rows] == signals.step_track)]
     # Operators with a backward node belong to training.
-    rows = np.setdiff1d(rows, events.forward[events.forward >= 0])
+    rows = without(rows, events.forward[events.forward >= 0])
     slot = last_before(gaps[:, 0], events.start_ns[rows])
     inside = (slot >= 0) & (events.end_ns[rows] <= gaps[np.maximum(slot, 0), 1])
     rows = rows[inside]

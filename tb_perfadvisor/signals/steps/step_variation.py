@@ -154,7 +154,8 @@ def _outliers(duration: Int64) -> NDArray[np.intp]:
     if len(duration) == 0:
         return np.empty(0, dtype=np.intp)
     median = float(np.median(duration))
-    sigma = MAD_TO_SIGMA * float(np.median(np.abs(duration - median)))
+    # Twice the distances are integers, of whose median NumPy imports no masked arrays.
+    sigma = MAD_TO_SIGMA * float(np.median(np.abs(2 * duration - int(2 * median)))) / 2
     sigma = max(sigma, _LEAST_SIGMA * median)
     is_far = (duration - median > _OUTLIER_SIGMAS * sigma) & (duration > _OUTLIER_RATIO * median)
     return np.flatnonzero(is_far)

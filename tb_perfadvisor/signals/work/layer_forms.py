@@ -27,7 +27,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.fusible_work import fusible_on_cpu
 from tb_perfadvisor.signals.work.gathers import gathered_matrices
 from tb_perfadvisor.trace import Precision, Trace
-from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.intervals import Intervals, intersect, union
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
@@ -240,7 +240,7 @@ def in_fused_attention(signals: Signals) -> Form | None:
         return None
     names = trace.texts(trace.events.name[found.rows])
     drops = np.array(["dropout" in name or "bernoulli" in name for name in names])
-    trains = np.unique(found.layer[found.is_backward])
+    trains = distinct(found.layer[found.is_backward])
     is_narrow = _widths(signals, found.first) == Precision.BITS_16
     slows = is_narrow & (found.sizes[:, 1] < _LONG_QUERIES)
     left_out = {*found.layer[drops].tolist(), *trains[slows[trains]].tolist()}
@@ -344,7 +344,7 @@ def _set_left_of_products(signals: Signals, rows: Int32, left: Float64) -> None:
 
 def _named(signals: Signals, layers: Sequence[_Layer], rows: Int32) -> Int32:
     strings, names = signals.trace.strings, signals.trace.events.name[rows]
-    known = [n for n in np.unique(names).tolist() if any(x.names.match(strings[n]) for x in layers)]
+    known = [n for n in distinct(names).tolist() if any(x.names.match(strings[n]) for x in layers)]
     found: Int32 = rows[is_in(names, known)]
     return found
 

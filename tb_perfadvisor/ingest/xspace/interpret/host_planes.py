@@ -31,6 +31,7 @@ from tb_perfadvisor.ingest.xspace.interpret.detail_texts import parse_shapes
 from tb_perfadvisor.ingest.xspace.interpret.run_links import HostRuns
 from tb_perfadvisor.ingest.xspace.interpret.tpu_planes import HloOperations
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import contains, last_before, minus, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -56,7 +57,7 @@ class Iterators:
         self._is_executor = np.array([name == _EXECUTOR for name in names], dtype=bool)
         self._runs = np.empty(0, dtype=np.int64)
         if self._is_start.any():
-            self._runs = np.unique(
+            self._runs = distinct(
                 np.concatenate(
                     [
                         batch.numbers("id", 0)[self._is_start[batch.row]]
@@ -76,7 +77,7 @@ class Iterators:
             return is_inside
         executed = self._is_executor[threads.row]
         id_ = threads.numbers("id", 0)
-        runs = executed & np.isin(id_, self._runs) & (id_ != 0)
+        runs = executed & is_in(id_, self._runs) & (id_ != 0)
         for line, place in threads.with_any(runs):
             start, end, is_run = line.start_ns, line.start_ns + line.duration_ns, runs[place]
             functions = union(start[is_run], end[is_run])
@@ -97,7 +98,7 @@ class Iterators:
         id_ = threads.numbers("id", 0)[kept]
         is_call = self._is_call[row]
         is_run = self._is_start[row] | self._is_execution[row]
-        is_run &= np.isin(id_, self._runs) & (id_ != 0)
+        is_run &= is_in(id_, self._runs) & (id_ != 0)
         selected = np.flatnonzero(is_call | is_run)
         if not selected.size:
             return
