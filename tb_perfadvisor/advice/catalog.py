@@ -16,8 +16,10 @@ from typing import Literal
 
 import msgspec
 
-from tb_perfadvisor.advice.recording import RECORDING
 from tb_perfadvisor.advice.remedy import Remedy, Value
+from tb_perfadvisor.signals.recording.hints import STACKS
+from tb_perfadvisor.signals.recording.profiled_steps import SKIP_WARM_UP
+from tb_perfadvisor.signals.workload.fit import Hint
 from tb_perfadvisor.signals.workload.workload import GROUPS, Part
 
 if sys.version_info >= (3, 11):
@@ -162,3 +164,33 @@ def _filled(remedy: Remedy, values: Mapping[str, Value]) -> Remedy:
     return msgspec.structs.replace(
         remedy, text=fill(remedy.text), snippet=fill(remedy.snippet), values=tuple(own.items())
     )
+
+
+def _remedies(change: str, before: str, hints: tuple[Hint, ...]) -> tuple[Remedy, ...]:
+    """PyTorch's hints as remedies, each after the same words."""
+    return tuple(
+        Remedy(
+            text=f"{before}{hint.text}",
+            framework="pytorch",
+            needs=hint.needs,
+            unless=hint.unless,
+            change=change,
+            reference="https://docs.pytorch.org/docs/stable/profiler.html",
+        )
+        for hint in hints
+        if hint.framework in ("pytorch", "")
+    )
+
+
+RECORDING = MappingProxyType(
+    {
+        "record-stacks": _remedies(
+            "record-stacks",
+            "Compare the slowest step with a median one in the trace viewer. If the host's activity"
+            " is missing there, record Python stacks. ",
+            STACKS,
+        ),
+        "record-later": _remedies("record-later", "", SKIP_WARM_UP),
+    }
+)
+"""The remedies of each change."""

@@ -129,7 +129,6 @@ def _lines(listing: Listing, capture: Capture) -> list[str]:
         for rank, count in claimed.items()
         if count > 1 and not capture.merges_hosts
     ]
-    lines += [f"compared with the events: {file.path}" for file in capture.results]
     lines += [
         f"read beside the events: {file.path}"
         for file in (*capture.compile_logs, *capture.snapshots, *capture.facts)

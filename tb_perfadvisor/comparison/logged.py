@@ -20,10 +20,9 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.model import RecordedInfo
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.trace.tables import Float64, Int64
-from tb_perfadvisor.training.metrics import find_metrics
+from tb_perfadvisor.training.metrics import RunScalars, find_metrics
 from tb_perfadvisor.training.pauses import find_long_intervals
 from tb_perfadvisor.training.progress import find_progress, overlaps
-from tb_perfadvisor.training.scalars import RunScalars
 from tb_perfadvisor.units import format_duration, format_share
 
 _BLOCKS = 20

@@ -21,12 +21,16 @@ from tb_perfadvisor.contract.model import (
 from tb_perfadvisor.ingest.profile_tab import is_dated
 from tb_perfadvisor.signals.workload.workload import SPLITS_THE_MODEL
 from tb_perfadvisor.trace.tables import Float64
-from tb_perfadvisor.training.metrics import Kind, find_metrics
-from tb_perfadvisor.training.options import RunOptions
+from tb_perfadvisor.training.metrics import Kind, RunScalars, ScalarSeries, find_metrics
 from tb_perfadvisor.training.pauses import Regime, find_long_intervals
 from tb_perfadvisor.training.progress import Progress, find_progress
-from tb_perfadvisor.training.scalars import RunScalars, ScalarSeries
-from tb_perfadvisor.training.training import Profile, ProfileInRun, Training, describe_training
+from tb_perfadvisor.training.training import (
+    Profile,
+    ProfileInRun,
+    RunOptions,
+    Training,
+    describe_training,
+)
 from tb_perfadvisor.training.wording import (
     NO_SLOWER,
     delay_label,

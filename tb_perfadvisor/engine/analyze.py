@@ -11,17 +11,16 @@ from msgspec.structs import replace
 from tb_perfadvisor.engine.analysis import Analysis, Progress, RankedFinding, RuleOutcome, Status
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.headline import agreeing, blind_spot, headline
-from tb_perfadvisor.engine.profile_notes import profile_notes
+from tb_perfadvisor.engine.profile_notes import profile_notes, snapshot_notes
 from tb_perfadvisor.engine.ranking import first_finding, leaders_of, rank
 from tb_perfadvisor.engine.savings import estimated, saved_together, simulation_notes
-from tb_perfadvisor.engine.snapshot_notes import snapshot_notes
 from tb_perfadvisor.engine.trust import abstaining, lost_work_notes, too_little, trust_in
 from tb_perfadvisor.errors import UnexpectedError, log_bug
 from tb_perfadvisor.ingest.captures import Capture
 from tb_perfadvisor.ingest.load import Summarize
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.evidence.host import annotation_table, claimed_idle, sampled_functions
-from tb_perfadvisor.rules.evidence.instance import instance_of
+from tb_perfadvisor.rules.evidence.tables import instance_of
 from tb_perfadvisor.rules.finding import Finding, Table
 from tb_perfadvisor.signals import (
     Missing,
@@ -34,7 +33,7 @@ from tb_perfadvisor.signals import (
 from tb_perfadvisor.signals.efficiency.costliest_work import costliest_work
 from tb_perfadvisor.signals.efficiency.utilization import throughput
 from tb_perfadvisor.signals.ranks.rank_summary import collectives_kept, summarize
-from tb_perfadvisor.signals.recording.start_up import is_start_up
+from tb_perfadvisor.signals.recording.completeness import is_start_up
 from tb_perfadvisor.signals.workload.fit import fitting
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace import Run, Trace

@@ -18,7 +18,7 @@ from tb_perfadvisor.remark import MOST_CHARACTERS, Remark
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.registry import all_rules, find_rule
 from tb_perfadvisor.signals import Options
-from tb_perfadvisor.training.options import RunOptions
+from tb_perfadvisor.training.training import RunOptions
 from tb_perfadvisor.units import LARGEST_SETTING
 
 if sys.version_info >= (3, 11):

@@ -15,7 +15,7 @@ from tb_perfadvisor.engine.analysis import (
     RuleOutcome,
     Trust,
 )
-from tb_perfadvisor.engine.combination import limits_of
+from tb_perfadvisor.engine.change_model import limits_of
 from tb_perfadvisor.rules.evidence.compilation import log_in_short
 from tb_perfadvisor.rules.evidence.memory import holders_in
 from tb_perfadvisor.rules.evidence.synchronization import wait_in_short
@@ -24,7 +24,7 @@ from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.efficiency.costliest_work import costliest_work
 from tb_perfadvisor.signals.host.idle import annotated_idle
 from tb_perfadvisor.signals.host.queued_waits import queued_waits
-from tb_perfadvisor.signals.recording.start_up import start_up
+from tb_perfadvisor.signals.recording.completeness import start_up
 from tb_perfadvisor.signals.snapshots.course import memory_course
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace.intervals import Intervals, intersect, join, total_ns

@@ -32,7 +32,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tb_perfadvisor.engine.analysis import CombinedSaving, RankedFinding
-from tb_perfadvisor.engine.combination import Combination, limits_of
+from tb_perfadvisor.engine.change_model import Combination, limits_of
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding, Saving, Severity, severity_by_share
 from tb_perfadvisor.signals.core.steps.steps import Steps

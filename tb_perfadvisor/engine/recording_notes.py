@@ -15,11 +15,11 @@ from tb_perfadvisor.signals.recording.completeness import (
     compiling,
     knows_device_time,
     lost_launches,
+    start_up,
 )
 from tb_perfadvisor.signals.recording.hints import DEVICE_EVENTS, EVERY_EVENT, UNSEEN_INPUT
 from tb_perfadvisor.signals.recording.profiled_steps import SKIP_WARM_UP, WAIT_AFTER, WAIT_BEFORE
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
-from tb_perfadvisor.signals.recording.start_up import start_up
 from tb_perfadvisor.signals.workload.fit import first_fitting
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.soundness.lost import is_sampled

@@ -12,7 +12,7 @@ from tb_perfadvisor.engine.result_cache import ResultCache, capture_key
 from tb_perfadvisor.ingest.captures import Capture
 from tb_perfadvisor.ingest.files.containment import NotPrivateError, private_directory
 from tb_perfadvisor.note import Note
-from tb_perfadvisor.training.options import RunOptions
+from tb_perfadvisor.training.training import RunOptions
 
 # A file that could not be read may become readable without changing, for example after an upgrade.
 # One that changed while it was read is not as the key says.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from tb_perfadvisor.engine.analysis import RuleOutcome, Trust, TrustLevel, TrustReason
-from tb_perfadvisor.engine.combination import limits_of
+from tb_perfadvisor.engine.change_model import limits_of
 from tb_perfadvisor.note import Note, NoteSeverity
 from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Missing, Need, Signals

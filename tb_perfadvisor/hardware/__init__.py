@@ -1,8 +1,13 @@
 """Peak rates, bandwidths and memory sizes of accelerators, and how they are recognized."""
 
 from tb_perfadvisor.hardware.identify import Identity, identify
-from tb_perfadvisor.hardware.lookup import find_device, known_devices, named_device
-from tb_perfadvisor.hardware.peaks import DeviceSpec, Peaks
+from tb_perfadvisor.hardware.lookup import (
+    DeviceSpec,
+    Peaks,
+    find_device,
+    known_devices,
+    named_device,
+)
 
 __all__ = [
     "DeviceSpec",

@@ -21,8 +21,14 @@ from typing import Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tb_perfadvisor.hardware.lookup import find_device, known_devices, matches_memory
-from tb_perfadvisor.hardware.peaks import DeviceSpec, Peaks, capability_of_target
+from tb_perfadvisor.hardware.lookup import (
+    DeviceSpec,
+    Peaks,
+    capability_of_target,
+    find_device,
+    known_devices,
+    matches_memory,
+)
 from tb_perfadvisor.trace import Device
 from tb_perfadvisor.trace.names import short_name
 

@@ -29,8 +29,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tb_perfadvisor.hardware.lookup import find_device
-from tb_perfadvisor.hardware.peaks import DeviceSpec
+from tb_perfadvisor.hardware.lookup import DeviceSpec, find_device
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -66,9 +66,6 @@ class Capture(Struct, frozen=True, dict=True):
     format: str
     """The name of one of `formats.FORMATS`."""
     files: tuple[ProfileFile, ...]
-    results: tuple[ProfileFile, ...] = ()
-    """Results of the recorder's tools beside the events of the same recording: not needed, but
-    compared with them."""
     compile_logs: tuple[ProfileFile, ...] = ()
     """Logs of torch.compile in the same directory: not needed, but they explain what it did."""
     snapshots: tuple[ProfileFile, ...] = ()
@@ -88,7 +85,7 @@ class Capture(Struct, frozen=True, dict=True):
     @property
     def attached(self) -> tuple[ProfileFile, ...]:
         """Files beside those of the profile that its report depends on."""
-        beside = (*self.results, *self.compile_logs, *self.snapshots, *self.facts, *self.timers)
+        beside = (*self.compile_logs, *self.snapshots, *self.facts, *self.timers)
         return (*beside, *self.rich, *self.graphs)
 
     @cached_property

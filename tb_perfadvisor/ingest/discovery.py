@@ -12,7 +12,7 @@ from pathlib import Path
 from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
 from tb_perfadvisor.ingest import other_recorders
 from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile, Rejected
-from tb_perfadvisor.ingest.event_files.names import is_event_file
+from tb_perfadvisor.ingest.event_files.runs import is_event_file
 from tb_perfadvisor.ingest.files.access import list_tree, open_file, read_heads
 from tb_perfadvisor.ingest.files.compression import inflate_head
 from tb_perfadvisor.ingest.files.containment import LEADS_OUT

@@ -22,7 +22,6 @@ from tb_perfadvisor.errors import (
     contained,
     log_bug,
 )
-from tb_perfadvisor.ingest.attached_logs import read_compile_logs
 from tb_perfadvisor.ingest.captured_graphs import joined_with_captures
 from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile, WorkerFiles
 from tb_perfadvisor.ingest.files.access import ShareRead, open_file
@@ -38,16 +37,17 @@ from tb_perfadvisor.ingest.merged_ranks import (
 )
 from tb_perfadvisor.ingest.recorded_facts import read_facts, read_timers
 from tb_perfadvisor.ingest.rich_recordings import named_by
-from tb_perfadvisor.ingest.stated_results import read_stated_results
 from tb_perfadvisor.ingest.trace_names import stem_of
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.plain_text import printable_name
 from tb_perfadvisor.soundness import examined
 from tb_perfadvisor.trace import LazyTraces, Run, Source, Trace
+from tb_perfadvisor.trace.compile_log import CompileLog
 from tb_perfadvisor.trace.rank_summary import RankSummary
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
+
 
 Progress = Callable[[str, float], None]
 Summarize = Callable[[Trace], RankSummary]
@@ -181,7 +181,6 @@ def load_capture(
     sources = _with_distinct_hosts([worker.source for worker, _ in workers])
     ordered = sorted(zip(sources, workers, strict=True), key=lambda pair: _order(pair[0]))
     sources, workers = [source for source, _ in ordered], [worker for _, worker in ordered]
-    stated, notes_on_results = read_stated_results(listing.root, capture)
     compile_logs, notes_on_logs = read_compile_logs(listing.root, capture)
     return Run(
         id=capture.id,
@@ -192,12 +191,10 @@ def load_capture(
             *notes,
             *_claimed_ranks(sources),
             *_missing_ranks(sources),
-            *notes_on_results,
             *notes_on_logs,
             *_changed(listing.root, capture),
         ),
         summaries=tuple(worker.summary for worker, _ in workers if worker.summary is not None),
-        stated=stated,
         compile_logs=compile_logs,
         timers=read_timers(listing.root, capture, [each.origin_unix_ns for each in sources]),
     )
@@ -503,3 +500,38 @@ def _missing_ranks(sources: Sequence[Source]) -> tuple[Note, ...]:
             "Record all ranks in the same steps and put their traces into one directory.",
         ),
     )
+
+
+_MOST_LOGS = 16
+"""Ranks compile the same code, and a log of a long run has some hundred megabytes."""
+
+
+def read_compile_logs(
+    root: str, capture: Capture
+) -> tuple[tuple[CompileLog, ...], tuple[Note, ...]]:
+    """The logs beside a capture, and notes on those that were not read."""
+    if not capture.compile_logs:
+        return (), ()
+    from tb_perfadvisor.ingest.compile_log.reader import read_records_only
+
+    logs: list[CompileLog] = []
+    notes: list[Note] = []
+    for file in capture.compile_logs[:_MOST_LOGS]:
+        source = Source(path=file.path, format="", rank=file.rank)
+        try:
+            with open_file(root, file) as stream:
+                logs.append(read_records_only(stream, source))
+        except PerfAdvisorError as error:
+            message = f"{file.path} was left out: {error.message}"
+            notes.append(Note("unsupported-file", "warning", message, error.hint))
+    more = len(capture.compile_logs) - _MOST_LOGS
+    if more > 0:
+        notes.append(
+            Note(
+                "compile-log",
+                "info",
+                f"Of {len(capture.compile_logs):,} logs of torch.compile, the first {_MOST_LOGS} "
+                "were read.",
+            )
+        )
+    return tuple(logs), tuple(notes)

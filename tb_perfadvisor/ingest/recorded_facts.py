@@ -21,8 +21,7 @@ from tb_perfadvisor.ingest.captures import (
 from tb_perfadvisor.ingest.files.access import open_file
 from tb_perfadvisor.ingest.files.tree import FileEntry
 from tb_perfadvisor.ingest.recordings import split_step
-from tb_perfadvisor.machine.facts import SUFFIX, UNKNOWN, Facts
-from tb_perfadvisor.machine.run_timers import RUN_SUFFIX, RunTimers
+from tb_perfadvisor.machine.facts import RUN_SUFFIX, SUFFIX, UNKNOWN, Facts, RunTimers
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.plain_text import plain
 

@@ -30,8 +30,15 @@ from tb_perfadvisor.machine.facts import (
     Recording,
     Threads,
 )
-from tb_perfadvisor.machine.load import Moment, family_of, load_between, moment
-from tb_perfadvisor.machine.this_machine import available_bytes, open_cores, this_machine
+from tb_perfadvisor.machine.this_machine import (
+    Moment,
+    available_bytes,
+    family_of,
+    load_between,
+    moment,
+    open_cores,
+    this_machine,
+)
 
 _CAPTURES: Final = (".pt.trace.json", ".pt.trace.json.gz", ".xplane.pb")
 _SECRET: Final = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)

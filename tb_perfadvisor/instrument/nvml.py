@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from tb_perfadvisor.machine.run_timers import HEAT, POWER_CAP
+from tb_perfadvisor.machine.facts import HEAT, POWER_CAP
 
 _HZ_PER_MHZ: Final = 1e6
 _THERMAL, _HARDWARE, _BRAKE = HEAT

@@ -22,7 +22,7 @@ import msgspec
 
 from tb_perfadvisor.instrument.nvml import DeviceSampler
 from tb_perfadvisor.instrument.step_hooks import Finder, OnImport
-from tb_perfadvisor.machine.run_timers import (
+from tb_perfadvisor.machine.facts import (
     HEAT,
     MOST_ROWS,
     POWER_CAP,

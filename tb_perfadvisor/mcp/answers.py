@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tb_perfadvisor import api
@@ -18,20 +19,72 @@ from tb_perfadvisor.execution import open_execution
 from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.files.containment import LeadsOutError, resolve_inside
-from tb_perfadvisor.mcp.recording import HOW_TO_RECORD
 from tb_perfadvisor.plain_text import plain, plain_lines
 from tb_perfadvisor.proof.attach import with_proofs
 from tb_perfadvisor.proof.ledger import known_proofs
-from tb_perfadvisor.report.formats.branches import Entry, branches_of
 from tb_perfadvisor.report.formats.brief import path_word, render_brief
 from tb_perfadvisor.report.formats.markdown import finding_blocks
 from tb_perfadvisor.report.formats.render import document
+from tb_perfadvisor.report.formats.wording import Entry, branches_of
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.report.tables import as_csv, table_of
 from tb_perfadvisor.sources import Repository, with_sources
 
 if TYPE_CHECKING:
     from tb_perfadvisor.suggest import Suggestion
+
+
+_PYTORCH = """\
+Record 5 steps after warm-up, with shapes and stacks:
+
+with torch.profiler.profile(
+    schedule=torch.profiler.schedule(wait=5, warmup=2, active=5, repeat=1),
+    on_trace_ready=torch.profiler.tensorboard_trace_handler("runs/baseline"),
+    record_shapes=True,
+    with_stack=True,
+) as profiler:
+    for batch in loader:
+        train_step(batch)
+        profiler.step()  # marks the end of a step
+"""
+_KERAS = """\
+Record steps 10 to 15 with Keras's callback:
+
+callback = keras.callbacks.TensorBoard("runs/baseline", profile_batch=(10, 15))
+model.fit(dataset, callbacks=[callback])
+"""
+_TENSORFLOW = """\
+Record 5 steps after warm-up, and mark each:
+
+with tf.profiler.experimental.Profile("runs/baseline"):
+    for number in range(5):
+        with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
+            train_step(next(batches))
+"""
+_JAX = """\
+Record 5 steps after warm-up, and mark each:
+
+with jax.profiler.trace("runs/baseline"):
+    for number in range(5):
+        with jax.profiler.StepTraceAnnotation("train", step_num=number):
+            state = train_step(state, next(batches))
+    jax.block_until_ready(state)
+"""
+_AGAIN = """
+Record the changed program into another directory (runs/changed) in the same way, on the same
+machine, and then call `compare`.
+"""
+
+HOW_TO_RECORD = MappingProxyType(
+    {
+        "pytorch": _PYTORCH + _AGAIN,
+        "keras": _KERAS + _AGAIN,
+        "tensorflow": _TENSORFLOW + _AGAIN,
+        "jax": _JAX + _AGAIN,
+    }
+)
+"""By framework."""
+
 
 MAX_BYTES = 8192
 _IS_DATA = (

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import threading
+import time
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from tensorboard.plugins import base_plugin
@@ -18,16 +21,15 @@ from tb_perfadvisor.contract.partners import (
     nearby_captures,
     suggest_partners,
 )
+from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.profile_tab import profile_target
+from tb_perfadvisor.plugin import log
 from tb_perfadvisor.plugin.catalog import Catalog, Entry
 from tb_perfadvisor.plugin.log_directories import Surroundings, roots_of
 from tb_perfadvisor.plugin.origins import how_to_allow, is_loopback, page_name, write_hosts
 from tb_perfadvisor.plugin.responses import ApiError
 from tb_perfadvisor.plugin.results import Results, open_results
 from tb_perfadvisor.plugin.worker import REPORT
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.plugin.code import Code
 
 # Long enough for an ordinary local scan, so that a reload shows a new recording.
 _SCAN_WAIT_S = 1.0
@@ -58,7 +60,7 @@ class Backend:
         self.code: Code | None = None
         """The user's code, if TensorBoard was started with it."""
         if repo:
-            from tb_perfadvisor.plugin.code import Code
+            from tb_perfadvisor.plugin.backend import Code
 
             self.code = Code(repo, link)
         self._plugins: Mapping[str, Any] | None = context.plugin_name_to_instance
@@ -179,3 +181,55 @@ def not_analyzed() -> ApiError:
     """The error for a capture that has no result."""
     hint = "Open its report first."
     return ApiError(409, "this capture has not been analyzed yet.", hint=hint)
+
+
+_FRESH_S = 30
+"""How long files that were read are used: users edit their code while they read a report."""
+
+
+class Code:
+    """The directory of the user's code."""
+
+    def __init__(self, directory: str, link: str) -> None:
+        """Open the directory; `link` is the pattern of links, empty for none."""
+        from tb_perfadvisor.sources import Repository
+
+        self.directory, self._link = directory, link or None
+        self._lock = threading.Lock()
+        self._repository: Repository | None = None
+        self._read_at_s = 0.0
+
+    def attach(self, report: bytes) -> bytes:
+        """A report in JSON with the lines of code that its findings are about.
+
+        A wrong directory or pattern is logged, and the report is shown without code.
+        """
+        from tb_perfadvisor.report.report import Report
+        from tb_perfadvisor.sources import Repository, with_sources
+
+        try:
+            with self._lock:
+                if self._repository is None or time.monotonic() - self._read_at_s > _FRESH_S:
+                    self._repository = Repository(self.directory)
+                    self._read_at_s = time.monotonic()
+                found = with_sources(
+                    msgspec.json.decode(report, type=Report), self._repository, self._link
+                )
+        except PerfAdvisorError as error:
+            log.warn(f"no code is shown: {error}")
+            return report
+        return msgspec.json.encode(found)
+
+    def digest(self) -> str:
+        """Tells the state of the code: another one once a file was changed."""
+        from tb_perfadvisor.sources import Repository
+
+        repository = Repository(self.directory)
+        digest = hashlib.sha256()
+        for path in repository.files:
+            with contextlib.suppress(OSError):  # deleted meanwhile
+                stat = (repository.root / path).stat()
+                digest.update(
+                    f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode(errors="replace")
+                )
+        return digest.hexdigest()

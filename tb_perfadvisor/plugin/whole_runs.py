@@ -17,7 +17,7 @@ from tb_perfadvisor.execution.execution import say, throttled
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns
 from tb_perfadvisor.plugin.document_job import run_document_job
 from tb_perfadvisor.plugin.worker import REPORT
-from tb_perfadvisor.training.options import RunOptions
+from tb_perfadvisor.training.training import RunOptions
 
 
 class RunProfile(msgspec.Struct, frozen=True):

@@ -178,7 +178,7 @@ def _import_engine() -> None:
 def _most_bytes() -> int:
     """The largest memory of this process so far; 0 where the system does not tell."""
     if sys.platform == "linux":  # whose `ru_maxrss` begins with what the parent used
-        from tb_perfadvisor.machine.load import memory_of
+        from tb_perfadvisor.machine.this_machine import memory_of
 
         return memory_of([os.getpid()]) or 0
     try:

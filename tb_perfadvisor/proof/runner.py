@@ -32,8 +32,14 @@ from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.instrument import hook, site
 from tb_perfadvisor.instrument.continuous.profiler import SWITCH
 from tb_perfadvisor.machine.facts import Machine
-from tb_perfadvisor.machine.load import Moment, load_between, moment, processes_of
-from tb_perfadvisor.machine.this_machine import open_cores, this_machine
+from tb_perfadvisor.machine.this_machine import (
+    Moment,
+    load_between,
+    moment,
+    open_cores,
+    processes_of,
+    this_machine,
+)
 from tb_perfadvisor.proof.runs import WINDOW_S, Plan, Run
 from tb_perfadvisor.proof.snapshot import Snapshot, delete, path_in_copy, safe_environment
 from tb_perfadvisor.proof.started import Started

@@ -16,10 +16,10 @@ from typing import Any, Final
 import numpy as np
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.ingest.event_files.names import is_event_file
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
+from tb_perfadvisor.ingest.event_files.runs import is_event_file
 from tb_perfadvisor.machine.facts import Load
-from tb_perfadvisor.machine.load import is_stopped, memory_of, processes_of
+from tb_perfadvisor.machine.this_machine import is_stopped, memory_of, processes_of
 from tb_perfadvisor.proof.runs import Counters, Run
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import format_exit_status

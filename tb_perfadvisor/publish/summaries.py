@@ -12,13 +12,13 @@ from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.report.formats.branches import branches_of
 from tb_perfadvisor.report.formats.markdown import (
     escape,
     finding_blocks,
     head_blocks,
     notes_blocks,
 )
+from tb_perfadvisor.report.formats.wording import branches_of
 
 MOST_TEXT_BYTES = 12 * 1024
 """The uploader to Vertex AI drops tensors above 16 KiB; leave room for what wraps a text."""

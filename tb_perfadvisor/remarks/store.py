@@ -6,8 +6,9 @@ paths. The last line about a finding counts.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from typing import Final
 import msgspec
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.remark import Remark
 from tb_perfadvisor.user_data import append_lines, data_file, read_lines
 
@@ -79,3 +81,28 @@ def _file() -> Path:
         return data_file(FILE)
     except RuntimeError as error:
         raise UsageError("there is no home directory to keep notes in.") from error
+
+
+_HEAD = "# For perfadvisor.toml, which `perfadvisor analyze --config` reads.\n"
+
+
+def settings_text(remarks: Iterable[Remark]) -> str:
+    """The remarks as tables of a settings file in TOML."""
+    return "\n".join([_HEAD, *map(_table, remarks)])
+
+
+def _table(remark: Remark) -> str:
+    lines = ["[[notes]]"]
+    if remark.run:
+        lines.append(f"run = {_quoted(remark.run)}")
+    lines.append(f"finding = {_quoted(remark.finding)}")
+    if remark.wont_fix:
+        lines.append("wont_fix = true")
+    if remark.text:
+        lines.append(f"text = {_quoted(remark.text)}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A string of TOML, which has the escapes of JSON."""
+    return json.dumps(plain(text), ensure_ascii=False)

@@ -9,8 +9,12 @@ from typing import Any
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.names import report_name
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.report.formats.branches import branches_of
-from tb_perfadvisor.report.formats.wording import caption_line, trust_in_short, worth_text
+from tb_perfadvisor.report.formats.wording import (
+    branches_of,
+    caption_line,
+    trust_in_short,
+    worth_text,
+)
 from tb_perfadvisor.report.page import HEIGHT, Page, page_of
 
 _MOST_FINDINGS = 5

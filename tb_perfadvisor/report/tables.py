@@ -21,7 +21,7 @@ from tb_perfadvisor.contract.names import device_name
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.output_files import write_file
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.report.formats.branches import branches_of
+from tb_perfadvisor.report.formats.wording import branches_of
 from tb_perfadvisor.report.views.kernels import KernelPoint
 from tb_perfadvisor.report.views.operators import OperatorRow
 from tb_perfadvisor.signals import Cause

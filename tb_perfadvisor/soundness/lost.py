@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.soundness.waits import NEVER, stream_work, waiting_calls
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import row_mask
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, contains, join, last_before, union
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.soundness import Soundness
 from tb_perfadvisor.trace.tables import Int32, Int64
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import places_by_value, row_mask
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.retimed import retimed
 from tb_perfadvisor.trace.tables import Int32, Int64

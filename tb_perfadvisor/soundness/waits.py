@@ -7,8 +7,8 @@ import re
 import numpy as np
 
 from tb_perfadvisor.trace import BUSY_KINDS, CopyDirection, EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, row_mask
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 # Copies that return only when they are done. Source: CUDA runtime API, "API synchronization

@@ -11,14 +11,12 @@ from typing import Literal
 import msgspec
 
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.report.formats.branches import branches_of
+from tb_perfadvisor.report.formats.wording import branches_of
 from tb_perfadvisor.sources.attach import places_in
-from tb_perfadvisor.sources.program import files_of_program
-from tb_perfadvisor.sources.repository import Repository
+from tb_perfadvisor.sources.repository import Repository, files_of_program
 from tb_perfadvisor.suggest.code import Code, Edit, Fix, is_python
 from tb_perfadvisor.suggest.fixes import (
     compiled_steps,
-    static_numbers,
     tfdata,
     torch_computing,
     torch_loading,
@@ -33,7 +31,6 @@ FIXES = (
     *trainers.FIXES,
     *tfdata.FIXES,
     *compiled_steps.FIXES,
-    *static_numbers.FIXES,
 )
 FIX_BY_ID = MappingProxyType({fix.id: fix for fix in FIXES})
 MAX_PLACES = 5

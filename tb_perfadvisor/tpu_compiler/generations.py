@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.hardware import find_device
-from tb_perfadvisor.hardware.peaks import DeviceSpec
+from tb_perfadvisor.hardware.lookup import DeviceSpec
 
 
 class Generation(Struct, frozen=True):

@@ -13,7 +13,6 @@ from tb_perfadvisor.trace.recorded_totals import (
     Aspect,
     KernelTotal,
     OperatorTotal,
-    StatedResults,
     Totals,
 )
 from tb_perfadvisor.trace.tables import (
@@ -60,7 +59,6 @@ __all__ = [
     "Run",
     "SampleTable",
     "Source",
-    "StatedResults",
     "Totals",
     "Trace",
     "TrackKind",

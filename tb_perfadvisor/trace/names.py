@@ -10,6 +10,13 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.tables import Int32
+from tb_perfadvisor.trace.trace import Trace
+
 _SEPARATOR = re.compile(r"([._])")
 # Types as spelled in C++ and in the names of library kernels.
 _NUMBER_FORMAT = re.compile(
@@ -123,3 +130,9 @@ BLOCKING_CALL = re.compile(
     r"^(?:p?poll|select|epoll_wait|read|recv(?:from|msg)?|futex|sem_\w*wait|pthread_cond_\w*wait)$"
 )
 """A call of the operating system in which a thread waits for another thread or process."""
+
+
+def named(trace: Trace, rows: Int32, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    """Which events have a name that contains the pattern; shape (n,)."""
+    names = trace.events.name[rows]
+    return is_in(names, [n for n in distinct(names).tolist() if pattern.search(trace.strings[n])])

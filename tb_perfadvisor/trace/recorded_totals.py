@@ -70,18 +70,3 @@ class Totals(Struct, frozen=True):
     """Share of the peak FLOP rate of a TPU's matrix units."""
     remedy: str = ""
     """How to record events instead of sums."""
-
-
-class StatedResults(Struct, frozen=True):
-    """What the recorder's own tools state about a recording whose events were read."""
-
-    file: str
-    """The name of the file that the times of the steps come from."""
-    host: str
-    steps: int
-    step_ns: float
-    """Mean."""
-    input_share: float | None
-    """Share of the steps that waits for input; None if the tools do not list it."""
-    share_of_16_bits: float | None
-    """Share of device compute in 16 bits; None if they do not state it."""

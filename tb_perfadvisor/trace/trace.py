@@ -11,8 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.machine.facts import UNKNOWN, Facts
-from tb_perfadvisor.machine.run_timers import RunTimers
+from tb_perfadvisor.machine.facts import UNKNOWN, Facts, RunTimers
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace.columns import TableLookup
 from tb_perfadvisor.trace.compile_log import CompileLog
@@ -20,7 +19,7 @@ from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.memory_snapshot import MemorySnapshot
 from tb_perfadvisor.trace.program import Program, ProgramMemory
 from tb_perfadvisor.trace.rank_summary import RankSummary
-from tb_perfadvisor.trace.recorded_totals import StatedResults, Totals
+from tb_perfadvisor.trace.recorded_totals import Totals
 from tb_perfadvisor.trace.soundness import SOUND, Soundness
 from tb_perfadvisor.trace.tables import (
     CapturedTable,
@@ -201,8 +200,6 @@ class Run(Struct, frozen=True):
     notes: tuple[Note, ...] = field(default=())
     summaries: tuple[RankSummary, ...] = ()
     """The summary of each trace, if they were made when the traces were read."""
-    stated: tuple[StatedResults, ...] = ()
-    """What results of the recorder's tools beside the events state, one entry per host."""
     compile_logs: tuple[CompileLog, ...] = ()
     """The logs of torch.compile that lie beside the profile."""
     timers: tuple[RunTimers, ...] = ()

@@ -11,9 +11,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.tables import Float64
-from tb_perfadvisor.training.metrics import is_evaluation
+from tb_perfadvisor.training.metrics import ScalarSeries, is_evaluation
 from tb_perfadvisor.training.progress import Progress, overlaps
-from tb_perfadvisor.training.scalars import ScalarSeries
 
 LEAST_CHANGE = 0.1
 """Steps whose time changes by less may have changed by chance."""

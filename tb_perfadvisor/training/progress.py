@@ -10,8 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.trace.tables import Float64, Int64
-from tb_perfadvisor.training.metrics import find_metrics, is_evaluation
-from tb_perfadvisor.training.scalars import ScalarSeries
+from tb_perfadvisor.training.metrics import ScalarSeries, find_metrics, is_evaluation
 
 _PER_SAMPLE = re.compile(r"Train/Samples/.+|.+ vs (?:samples|tokens)")
 """DeepSpeed and Megatron-LM number these by samples or tokens."""

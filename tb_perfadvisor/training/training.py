@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from tb_perfadvisor.training.metrics import Kind, Metric, find_metrics
+from tb_perfadvisor.training.metrics import Kind, Metric, RunScalars, ScalarSeries, find_metrics
 from tb_perfadvisor.training.pauses import (
     Delay,
     Regime,
@@ -17,7 +17,16 @@ from tb_perfadvisor.training.pauses import (
     usual_steps_around,
 )
 from tb_perfadvisor.training.progress import Progress, find_progress, overlaps
-from tb_perfadvisor.training.scalars import RunScalars, ScalarSeries
+
+
+class RunOptions(Struct, frozen=True):
+    """Facts about a run that the user gave."""
+
+    price_per_device_hour: float | None = None
+    """In any currency."""
+    total_steps: int | None = None
+    """The step at which the run will end."""
+
 
 _NS_PER = {"s": 1e9, "ms": 1e6}
 _SAME_STEPS = (0.7, 4.0)

@@ -10,7 +10,7 @@ from tb_perfadvisor.comparison.compare import compare_facts
 from tb_perfadvisor.comparison.logged import LoggedRun, logged_run, with_logged
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.model import RecordedInfo
-from tb_perfadvisor.training.scalars import RunScalars, ScalarSeries
+from tb_perfadvisor.training.metrics import RunScalars, ScalarSeries
 from tests.support.comparison_facts import facts, setup
 
 S = 1_000_000_000

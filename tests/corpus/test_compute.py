@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.contract.model.evidence import TableEvidence
+from tb_perfadvisor.contract.model.findings import TableEvidence
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.compute.forms import (
     LayoutConversion,

@@ -26,9 +26,6 @@ def test_a_single_run_of_a_function_that_waits_for_input(corpus: Path) -> None:
     assert first.saving is not None
     # Half of the 4.1 % without a name at most are expected to go with the wait.
     assert 0.61 <= first.saving.share_expected <= 0.61 + 0.041 / 2
-    (note,) = (note for note in report.notes if note.id == "other-results")
-    assert note.severity == "info"
-    assert "agree with the events: 84.6 ms per step, 61.0 % of it waiting for input" in note.message
 
 
 def test_the_operators_of_its_pipeline_are_input(corpus: Path) -> None:

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.contract.model import SeriesEvidence
-from tb_perfadvisor.machine.run_timers import RunTimers
+from tb_perfadvisor.machine.facts import RunTimers
 from tests.support.recording import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs PyTorch with gloo, on Linux")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.machine.load import processes_of
+from tb_perfadvisor.machine.this_machine import processes_of
 from tb_perfadvisor.proof.runner import Runner
 from tb_perfadvisor.proof.runs import Plan
 from tb_perfadvisor.proof.snapshot import take_snapshot, working_space

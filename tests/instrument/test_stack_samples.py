@@ -80,7 +80,9 @@ def test_what_we_read_ourselves_is_none_of_the_program() -> None:
     # As `queue` does of Python's library, which waits for us.
     waiting = types.ModuleType("queue")
     exec(compile("def get(looks, s): looks.after(s)", types.__file__, "exec"), vars(waiting))
-    ours = module("tb_perfadvisor.machine.load", "def measure(get, looks, s): get(looks, s)")
+    ours = module(
+        "tb_perfadvisor.machine.this_machine", "def measure(get, looks, s): get(looks, s)"
+    )
     samples = Looks()
     samples.step()
     ours.measure(waiting.get, samples, 0.5)

@@ -10,7 +10,7 @@ import pytest
 
 from tb_perfadvisor.instrument.nvml import DeviceSampler
 from tb_perfadvisor.instrument.step_timers import StepTimers
-from tb_perfadvisor.machine.run_timers import MOST_ROWS, RunTimers
+from tb_perfadvisor.machine.facts import MOST_ROWS, RunTimers
 
 
 def made(folder: Path) -> StepTimers:

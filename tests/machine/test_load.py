@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.machine.facts import Load
-from tb_perfadvisor.machine.load import family_of, load_between, moment, processes_of
+from tb_perfadvisor.machine.this_machine import family_of, load_between, moment, processes_of
 
 
 def process(proc: Path, number: int, parent: int, own: int, name: str = "a) b") -> None:

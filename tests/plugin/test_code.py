@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.contract import model
-from tb_perfadvisor.plugin.code import Code
+from tb_perfadvisor.plugin.backend import Code
 from tb_perfadvisor.plugin.loader import PerfAdvisorLoader
 from tb_perfadvisor.report.report import Report
 from tests.support.command import SLOW

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.machine.load import processes_of
+from tb_perfadvisor.machine.this_machine import processes_of
 from tb_perfadvisor.proof import runner as runner_module
 from tb_perfadvisor.proof import started
 from tb_perfadvisor.proof.candidates import apply_patch

@@ -17,8 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Machine
-from tb_perfadvisor.machine.load import processes_of
-from tb_perfadvisor.machine.this_machine import this_machine
+from tb_perfadvisor.machine.this_machine import processes_of, this_machine
 from tb_perfadvisor.proof import runner, started
 from tb_perfadvisor.proof.runner import Runner, why_not_in_turns
 from tb_perfadvisor.proof.runs import Plan, Run

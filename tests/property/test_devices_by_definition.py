@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tb_perfadvisor.hardware import identify
 from tb_perfadvisor.hardware.identify import shared
-from tb_perfadvisor.hardware.lookup import known_devices
-from tb_perfadvisor.hardware.peaks import DeviceSpec
+from tb_perfadvisor.hardware.lookup import DeviceSpec, known_devices
 from tb_perfadvisor.trace import Device
 from tests.support.night import examples
 

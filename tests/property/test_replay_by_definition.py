@@ -24,9 +24,8 @@ from tb_perfadvisor.whatif.graph import (
     build_graph,
     wait_edges,
 )
-from tb_perfadvisor.whatif.program import NEVER, NotReplayable, Program, find_program
+from tb_perfadvisor.whatif.program import NEVER, NotReplayable, Program, find_program, turn_taking
 from tb_perfadvisor.whatif.replay import MAX_ROUNDS, replay, shrink
-from tb_perfadvisor.whatif.threads import turn_taking
 from tests.support.cuda_executor import Backward, Item, Launch, Operation, Sync, Work, play
 from tests.support.night import examples
 

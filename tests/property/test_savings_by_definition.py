@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tb_perfadvisor.advice import Remedy
 from tb_perfadvisor.engine.analysis import CombinedSaving
-from tb_perfadvisor.engine.combination import Combination
+from tb_perfadvisor.engine.change_model import Combination
 from tb_perfadvisor.engine.ranking import first_finding, rank, severity_of
 from tb_perfadvisor.engine.savings import mark_wide_ranges
 from tb_perfadvisor.rules.base import Rule

@@ -10,7 +10,7 @@ from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config, read_config
 from tb_perfadvisor.remark import Remark
 from tb_perfadvisor.remarks.attach import is_set_aside, with_remarks
-from tb_perfadvisor.remarks.settings import settings_text
+from tb_perfadvisor.remarks.store import settings_text
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.testing import draw, run_of

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.compute.dropped_gradients import DroppedGradients
+from tb_perfadvisor.rules.compute.examined_results import DroppedGradients
 from tb_perfadvisor.testing import check_rule, find
 from tests.support.examined import observed, program
 

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 from tb_perfadvisor.engine.analyze import run_rule
 from tb_perfadvisor.engine.recording_notes import recording_notes
 from tb_perfadvisor.machine.facts import Examined, Facts, FailedLook
-from tb_perfadvisor.rules.compute.padded_sequences import PaddedSequences
-from tb_perfadvisor.rules.compute.repeated_results import RepeatedResults
-from tb_perfadvisor.rules.launch.independent_calls import IndependentCalls
+from tb_perfadvisor.rules.compute.examined_results import PaddedSequences, RepeatedResults
+from tb_perfadvisor.rules.launch.launching import IndependentCalls
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, find, run_of, us
 from tb_perfadvisor.trace import Trace

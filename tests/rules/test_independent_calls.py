@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Examined, Facts, Observed
-from tb_perfadvisor.rules.launch.independent_calls import IndependentCalls
+from tb_perfadvisor.rules.launch.launching import IndependentCalls
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms
 from tb_perfadvisor.trace import Trace
 from tests.support.examined import observed

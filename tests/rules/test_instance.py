@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.evidence.instance import MOST_CHARACTERS, instance_of
+from tb_perfadvisor.rules.evidence.tables import MOST_CHARACTERS, instance_of
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table
 
 COLUMNS = (Column("operator", "Operator"), Column("product", "Size"), Column("source", "Line"))

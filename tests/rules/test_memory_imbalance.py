@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.rules.memory.across_devices import MemoryImbalance
+from tb_perfadvisor.rules.memory.capacity import MemoryImbalance
 from tb_perfadvisor.testing import check_rule, find, run_of
 from tb_perfadvisor.trace import Run
 from tests.support.changed_rule import changed

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.rules.compute.mostly_zero_products import MostlyZeroProducts
+from tb_perfadvisor.rules.compute.examined_results import MostlyZeroProducts
 from tb_perfadvisor.testing import check_rule, find, ms
 from tests.support.examined import observed, program
 

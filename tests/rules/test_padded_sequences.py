@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.compute.padded_sequences import PaddedSequences
+from tb_perfadvisor.rules.compute.examined_results import PaddedSequences
 from tb_perfadvisor.testing import check_rule, find
 from tests.support.examined import observed, program
 

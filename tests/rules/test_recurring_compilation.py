@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.machine.facts import Facts, Line, Lines
 from tb_perfadvisor.rules.launch.compilation import RecurringCompilation
 from tb_perfadvisor.signals import reference_worker
-from tb_perfadvisor.signals.recording.start_up import is_start_up
+from tb_perfadvisor.signals.recording.completeness import is_start_up
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, run_of
 from tb_perfadvisor.trace import EventKind, Trace
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.rules.memory.across_devices import ReplicatedState
+from tb_perfadvisor.rules.memory.capacity import ReplicatedState
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms
 from tb_perfadvisor.trace import Trace

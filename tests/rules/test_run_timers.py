@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.engine.analyze import analyze_run, run_rule
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.machine.facts import Facts, Load
-from tb_perfadvisor.machine.run_timers import DeviceTimers, RunTimers
+from tb_perfadvisor.machine.facts import DeviceTimers, Facts, Load, RunTimers
 from tb_perfadvisor.rules.communication.imbalance import Straggler
 from tb_perfadvisor.rules.finding import Finding, Table
 from tb_perfadvisor.rules.input.stalls import InputStall

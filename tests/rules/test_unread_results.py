@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.rules.compute.unread_results import UnreadResults
+from tb_perfadvisor.rules.compute.examined_results import UnreadResults
 from tb_perfadvisor.testing import check_rule, find
 from tests.support.examined import observed, program
 

@@ -9,7 +9,7 @@ import pytest
 
 from tb_perfadvisor.rules.evidence.device_work import counter_tables
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.device.counters import CounterMean, counters_while
+from tb_perfadvisor.signals.device.device_work import CounterMean, counters_while
 from tb_perfadvisor.testing import run_of
 from tests.support.kineto_files import event, kernel, named, read, to_bytes
 

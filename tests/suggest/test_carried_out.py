@@ -26,7 +26,6 @@ CARRIED_OUT = {
     "compile": {"compile"},
     "detach-losses": {"keep-on-device", "read-rarely"},
     "donate": {"donated-arguments"},
-    "dynamic-number": {"changing-arguments", "fixed-shapes"},
     "fused-optimizer": {"fused-host-optimizer", "fused-optimizer"},
     "jit": {"one-jit"},
     "keras-graph": {"compiled-step"},

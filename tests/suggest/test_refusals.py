@@ -233,26 +233,6 @@ def test_tensorflow_goes_by_the_name_that_the_file_has(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("use", "reason"),
-    [
-        ("x * (1 + n)", ""),
-        ("x[:n]", "`n` may have to be static"),
-        ("x + jnp.zeros(n)", "`n` may have to be static"),
-        ("x @ n", "`n` may have to be static"),
-        ("x * sizes[n + 1]", "`n` may have to be static"),
-        ("x if n else x * n", "`n` may have to be static"),
-    ],
-)
-def test_numbers_that_are_not_static(tmp_path: Path, use: str, reason: str) -> None:
-    code = f"{JAX}def update(x, n):\n    return {use}\nstep = jax.jit(update, static_argnums=1)\n"
-    remedy = "dynamic-number"
-    if reason:
-        assert refused(tmp_path, code, remedy) == reason
-    else:
-        assert added(only(tmp_path, code, remedy)) == ["step = jax.jit(update)"]
-
-
 # --- code that was patched after the recording ----------------------------------------------------
 
 CHANGED = (

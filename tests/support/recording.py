@@ -16,8 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.machine.facts import SUFFIX
-from tb_perfadvisor.machine.run_timers import RUN_SUFFIX
+from tb_perfadvisor.machine.facts import RUN_SUFFIX, SUFFIX
 from tb_perfadvisor.report.report import Report
 from tests.support.command import ROOT
 

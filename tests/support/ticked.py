@@ -9,11 +9,11 @@ from functools import partial
 from tb_perfadvisor.engine.analysis import Analysis, CombinedSaving
 from tb_perfadvisor.engine.change_model import (
     ChangeModel,
+    Combination,
     change_model,
     decode_model,
     encode_model,
 )
-from tb_perfadvisor.engine.combination import Combination
 from tb_perfadvisor.engine.ranking import rank
 from tb_perfadvisor.engine.savings import saved_together
 from tb_perfadvisor.whatif import most_saved_ns

@@ -8,7 +8,7 @@ from tb_perfadvisor.api import analyze
 from tb_perfadvisor.signals import Cause
 from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.possible_times import FARTHEST_NS, LONGEST_NS, is_impossible
+from tb_perfadvisor.trace.assembler import FARTHEST_NS, LONGEST_NS, is_impossible
 from tests.support.kineto_files import event, read, to_bytes
 
 

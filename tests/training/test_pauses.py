@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tb_perfadvisor.training.metrics import ScalarSeries
 from tb_perfadvisor.training.pauses import (
     Delay,
     Slowdown,
@@ -13,7 +14,6 @@ from tb_perfadvisor.training.pauses import (
     is_usual_interval,
 )
 from tb_perfadvisor.training.progress import Progress, find_progress
-from tb_perfadvisor.training.scalars import ScalarSeries
 from tb_perfadvisor.training.wording import delay_label
 
 S = 1_000_000_000

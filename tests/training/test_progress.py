@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tb_perfadvisor.training.metrics import ScalarSeries
 from tb_perfadvisor.training.progress import find_progress
-from tb_perfadvisor.training.scalars import ScalarSeries
 
 S = 1_000_000_000
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tb_perfadvisor.training.metrics import find_metrics, is_evaluation, known_metrics
-from tb_perfadvisor.training.scalars import RunScalars, ScalarSeries
+from tb_perfadvisor.training.metrics import (
+    RunScalars,
+    ScalarSeries,
+    find_metrics,
+    is_evaluation,
+    known_metrics,
+)
 from tb_perfadvisor.training.training import Profile, describe_training
 from tb_perfadvisor.training.wording import facts_of, headline_of
 

@@ -6,13 +6,6 @@ absent number is None (`null`), never 0 and never NaN. Durations are nanoseconds
 step: means over the used steps, divided once from totals that sum exactly.
 """
 
-from tb_perfadvisor.contract.model.checks import (
-    BlindSpotInfo,
-    Missing,
-    Outcome,
-    RecordingGap,
-    Status,
-)
 from tb_perfadvisor.contract.model.comparison import (
     CauseChange,
     ComparedRun,
@@ -38,24 +31,31 @@ from tb_perfadvisor.contract.model.comparison import (
 )
 from tb_perfadvisor.contract.model.document import (
     SCHEMA_VERSION,
+    BlindSpotInfo,
+    DeviceInfo,
     Document,
     Generator,
+    Missing,
+    NoteInfo,
+    Outcome,
+    RecordedInfo,
+    RecordingGap,
     Rejected,
     Report,
-)
-from tb_perfadvisor.contract.model.evidence import (
-    Cell,
-    EventsEvidence,
-    Evidence,
-    EvidenceRow,
-    SeriesEvidence,
-    SpanEvidence,
-    TableColumn,
-    TableEvidence,
+    Status,
+    TrustInfo,
+    TrustReason,
+    Worker,
+    WorkloadEvidence,
+    WorkloadInfo,
 )
 from tb_perfadvisor.contract.model.findings import (
     Basis,
+    Cell,
     CombinedSaving,
+    EventsEvidence,
+    Evidence,
+    EvidenceRow,
     FindingInfo,
     FirstFinding,
     LargerBatchInfo,
@@ -67,7 +67,11 @@ from tb_perfadvisor.contract.model.findings import (
     SavingBounds,
     SavingInfo,
     Scope,
+    SeriesEvidence,
     SourceExcerpt,
+    SpanEvidence,
+    TableColumn,
+    TableEvidence,
 )
 from tb_perfadvisor.contract.model.history import (
     CauseTime,
@@ -98,16 +102,6 @@ from tb_perfadvisor.contract.model.overview import (
     ServingInfo,
     StepKindInfo,
     StepsInfo,
-)
-from tb_perfadvisor.contract.model.profile import (
-    DeviceInfo,
-    NoteInfo,
-    RecordedInfo,
-    TrustInfo,
-    TrustReason,
-    Worker,
-    WorkloadEvidence,
-    WorkloadInfo,
 )
 from tb_perfadvisor.contract.model.whole_run import (
     CostInfo,

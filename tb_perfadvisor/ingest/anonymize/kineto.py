@@ -11,8 +11,13 @@ from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.anonymize.names import Names
 from tb_perfadvisor.ingest.chrome.processes import has_known_process
 from tb_perfadvisor.ingest.files.compression import Inflated
-from tb_perfadvisor.ingest.json_trace.document import Text, open_document
-from tb_perfadvisor.ingest.json_trace.envelope import Envelope, decoded, is_present
+from tb_perfadvisor.ingest.json_trace.document import (
+    Envelope,
+    Text,
+    decoded,
+    is_present,
+    open_document,
+)
 from tb_perfadvisor.ingest.json_trace.recognition import (
     ASCEND_PROCESS,
     ascend_error,

@@ -22,8 +22,7 @@ from tb_perfadvisor.ingest.chrome.schema import (
     Arguments,
     ChromeEvent,
 )
-from tb_perfadvisor.ingest.json_trace.numbers import to_floats, to_integers
-from tb_perfadvisor.ingest.json_trace.threads import Threads, thread_key
+from tb_perfadvisor.ingest.json_trace.numbers import Threads, thread_key, to_floats, to_integers
 from tb_perfadvisor.trace.assembler import Interned
 
 _NO_ARGUMENTS: Final = Arguments()

@@ -13,7 +13,7 @@ back into one, and the xplane reader interprets it.
 from __future__ import annotations
 
 import io
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any, BinaryIO, Final
 
@@ -32,15 +32,15 @@ from tb_perfadvisor.ingest.chrome.encoding import (
     one_message_field,
     varint_field,
 )
-from tb_perfadvisor.ingest.chrome.notes import notes_of
-from tb_perfadvisor.ingest.chrome.processes import ProcessPlace, collective_rows_of
+from tb_perfadvisor.ingest.chrome.processes import ProcessPlace, collective_rows_of, has_no_work
 from tb_perfadvisor.ingest.chrome.schema import TEXTS, ChromeEvent
 from tb_perfadvisor.ingest.files.compression import Inflated
-from tb_perfadvisor.ingest.json_trace.document import Text, open_document
+from tb_perfadvisor.ingest.json_trace.document import Document, Text, damage_notes, open_document
 from tb_perfadvisor.ingest.json_trace.recognition import foreign_error
 from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
-from tb_perfadvisor.trace import Source, Trace
+from tb_perfadvisor.note import Note
+from tb_perfadvisor.trace import Device, Source, Trace
 
 # Fields of XSpace, XPlane, XLine, XEvent and XStat, as in `xspace.decode.schema`.
 _PLANES, _LINES, _EVENTS, _STATS = 1, 3, 4, 4
@@ -281,3 +281,67 @@ def _without_cut_steps(collected: ExportColumns) -> ExportColumns:
     is_step |= np.array(is_line, dtype=np.bool_)[collected.thread]
     end_us = collected.start_us + collected.duration_us
     return collected.select(~is_step | (end_us <= collected.start_us.max()))
+
+
+_MAX_NAMES: Final = 3
+
+
+def notes_of(
+    document: Document[Any],
+    collected: ExportColumns,
+    places: Mapping[Any, ProcessPlace],
+    devices: tuple[Device, ...],
+) -> tuple[Note, ...]:
+    """All notes, in descending order of severity."""
+    document.is_interleaved |= document.is_followed  # others are not read
+    notes = damage_notes(document, document.malformed + collected.malformed)
+    if collected.is_capped:
+        notes.append(
+            Note(
+                "event-limit",
+                "warning",
+                f"The export has {len(collected.start_us):,} events, the limit of the "
+                "profiler. Later events and unfinished steps are missing.",
+                "Read the .xplane.pb of the same session, which has all events, or record fewer "
+                "steps.",
+            )
+        )
+    missing = ["memory allocations", "the programs that XLA compiled"]
+    if devices:
+        missing.append("the description of the device")
+    if any(device.kind == "tpu" for device in devices):
+        missing.append("the launches of its programs")
+    notes.append(
+        Note(
+            "chrome-export",
+            "info",
+            "This is the Chrome export of a profile, which leaves out "
+            f"{', '.join(missing[:-1])} and {missing[-1]}.",
+            "JAX, and TensorFlow since 2.4, write a complete .xplane.pb to the same directory. "
+            "If it is there, it is read instead.",
+        )
+    )
+    left_out = _left_out(collected, places)
+    if left_out:
+        count = sum(left_out.values())
+        events = "1 event was" if count == 1 else f"{count} events were"
+        shown = ", ".join(sorted({name for name in left_out if name})[:_MAX_NAMES])
+        notes.append(
+            Note(
+                "unknown-events",
+                "info",
+                f"{events} left out, from processes that are neither a host nor a device"
+                f"{f': {shown[:200]}' if shown else ''}.",
+            )
+        )
+    return tuple(notes)
+
+
+def _left_out(collected: ExportColumns, places: Mapping[Any, ProcessPlace]) -> Counter[str]:
+    """The number of events without a place, by the name of their process."""
+    counts = np.bincount(collected.thread, minlength=len(collected.threads)).tolist()
+    left_out: Counter[str] = Counter()
+    for (pid, _), count in zip(collected.threads, counts, strict=True):
+        if pid not in places and not has_no_work(name := collected.process_names.get(pid, "")):
+            left_out[name] += count
+    return left_out

@@ -7,15 +7,20 @@ pauses, so it is not used.
 
 from __future__ import annotations
 
+import os
+import struct
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Final
 
 import numpy as np
+from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError
+from msgspec import Struct
 
-from tb_perfadvisor.ingest.event_files.records import read_records
 from tb_perfadvisor.ingest.files.budget import Budget
-from tb_perfadvisor.training.scalars import ScalarSeries
+from tb_perfadvisor.ingest.protobuf_messages import INT64, TEXT, MessageTable, build_messages
+from tb_perfadvisor.training.metrics import ScalarSeries
 
 _NS_PER_S: Final = 1e9
 _NUMPY_TYPES: Final = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
@@ -48,7 +53,7 @@ class ScalarReader:
     def read(self, stream: BinaryIO, where: str = "") -> None:
         """Read from where the last call ended up to the last whole record."""
         # Imported on use, because building the messages takes as long as reading a small profile.
-        from tb_perfadvisor.ingest.event_files.schema import decode_event
+        from tb_perfadvisor.ingest.event_files.reader import decode_event
 
         budget = Budget(where, self.end)
         for block in read_records(stream, self.end):
@@ -100,3 +105,102 @@ def _number(value: Any) -> float | None:
     if dtype.itemsize and len(tensor.tensor_content) == dtype.itemsize:
         return float(np.frombuffer(tensor.tensor_content, dtype)[0])
     return None
+
+
+_LENGTH = struct.Struct("<Q")
+_BEFORE_DATA = 12
+_AFTER_DATA = 4
+_BLOCK_BYTES = 8 << 20
+MAX_RECORD_BYTES = 64 << 10
+"""An event with scalars takes some hundred bytes. Larger ones are images, audio or graphs."""
+
+
+class RecordBlock(Struct, frozen=True):
+    """Records that follow each other in a file."""
+
+    records: tuple[bytes, ...]
+    """Without those above `MAX_RECORD_BYTES`."""
+    end: int
+    """Position in the file behind them."""
+
+
+def read_records(stream: BinaryIO, begin: int = 0) -> Iterator[RecordBlock]:
+    """The records of a file from a position on, up to the last whole one.
+
+    A record is its length (8 bytes), a checksum of the length (4 bytes), the data, and a checksum
+    of the data (4 bytes). Source: `tensorflow/core/lib/io/record_writer.h`. The checksums are not
+    verified: data that is not a message is left out anyway.
+
+    The stream is seekable, and may grow meanwhile. `begin` is 0, or the end of the last block of an
+    earlier reading.
+    """
+    size = stream.seek(0, os.SEEK_END)
+    while begin + _BEFORE_DATA + _AFTER_DATA <= size:
+        stream.seek(begin)
+        data = stream.read(_BLOCK_BYTES)
+        records, read = _split(data)
+        if not read:  # a record that is larger than a block, a damaged length, or an unfinished end
+            read = _record_bytes(data, 0)
+            if len(data) < _BLOCK_BYTES or begin + read > size:
+                return
+        begin += read
+        yield RecordBlock(records, begin)
+
+
+def _split(data: bytes) -> tuple[tuple[bytes, ...], int]:
+    """The whole records at the start of some bytes, and how many bytes these are."""
+    records: list[bytes] = []
+    at = 0
+    while at + _BEFORE_DATA <= len(data):
+        after = at + _record_bytes(data, at)
+        if after > len(data):
+            break
+        if after - at <= MAX_RECORD_BYTES:
+            records.append(data[at + _BEFORE_DATA : after - _AFTER_DATA])
+        at = after
+    return tuple(records), at
+
+
+def _record_bytes(data: bytes, at: int) -> int:
+    """The size of the record at a position, with its frame."""
+    return int(_LENGTH.unpack_from(data, at)[0]) + _BEFORE_DATA + _AFTER_DATA
+
+
+_FIELD: Final = descriptor_pb2.FieldDescriptorProto
+_DOUBLE: Final = _FIELD.TYPE_DOUBLE
+_FLOAT: Final = _FIELD.TYPE_FLOAT
+_BYTES: Final = _FIELD.TYPE_BYTES
+
+# Field numbers are those of `tensorflow/core/util/event.proto` and
+# `tensorflow/core/framework/{summary,tensor}.proto`. Undeclared fields are skipped. `simple_value`
+# is declared as repeated: it has one element or none, which tells a logged 0 from no number.
+_MESSAGES: Final[MessageTable] = {
+    "Tensor": (
+        ("dtype", 1, INT64, False),
+        ("tensor_content", 4, _BYTES, False),
+        ("float_val", 5, _FLOAT, True),
+        ("double_val", 6, _DOUBLE, True),
+        ("int_val", 7, INT64, True),
+        ("int64_val", 10, INT64, True),
+    ),
+    "Value": (
+        ("tag", 1, TEXT, False),
+        ("simple_value", 2, _FLOAT, True),
+        ("tensor", 8, "Tensor", False),
+    ),
+    "Summary": (("value", 1, "Value", True),),
+    "Event": (
+        ("wall_time", 1, _DOUBLE, False),
+        ("step", 2, INT64, False),
+        ("summary", 5, "Summary", False),
+    ),
+}
+Event: Final[Any] = build_messages("tb_perfadvisor.event_files", _MESSAGES, is_raw=True)["Event"]
+
+
+def decode_event(record: bytes) -> Any:
+    """Decode an event; None if it is damaged."""
+    try:
+        return Event.FromString(record)
+    except DecodeError:
+        return None

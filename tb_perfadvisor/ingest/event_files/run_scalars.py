@@ -26,7 +26,7 @@ from tb_perfadvisor.ingest.event_files.runs import EventRun
 from tb_perfadvisor.ingest.files.access import open_file
 from tb_perfadvisor.ingest.files.containment import BoundedDirectory, private_directory
 from tb_perfadvisor.ingest.files.tree import FileEntry, is_url
-from tb_perfadvisor.training.scalars import RunScalars, ScalarSeries, merge_series
+from tb_perfadvisor.training.metrics import RunScalars, ScalarSeries, merge_series
 
 MAX_BYTES: Final = 1 << 30
 """Forty million points: more than a hundred long runs log."""

@@ -10,8 +10,8 @@ from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.event_files.run_scalars import ScalarCache, read_run
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns, EventRun
 from tb_perfadvisor.plain_text import plain
+from tb_perfadvisor.training.metrics import RunScalars
 from tb_perfadvisor.training.progress import find_progress
-from tb_perfadvisor.training.scalars import RunScalars
 
 _CREATED: Final = re.compile(r"tfevents\.(\d{10})\.")
 """Writers name a file after the second in which they created it."""

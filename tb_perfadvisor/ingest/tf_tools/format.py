@@ -1,14 +1,12 @@
 """Results of single tools, as TensorFlow's profiler wrote them before 2021.
 
-Where a recording has events, which say more than sums of them, results are only compared with them.
+Where a recording has events, which say more than sums of them, results are left out.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-
-from msgspec.structs import replace
 
 from tb_perfadvisor.ingest.captures import (
     Capture,
@@ -31,8 +29,8 @@ _WITHOUT_STEPS = (
 def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
     """One capture per session or directory that has no events.
 
-    Captures of events keep the results that lie beside them. Outside of sessions such names
-    may be anything's, so results without steps are rejected only if the user named the file.
+    Outside of sessions such names may be anything's, so results without steps are rejected only if
+    the user named the file.
     """
     sessions: dict[tuple[str, str], list[FoundFile]] = defaultdict(list)
     for file in files:
@@ -40,13 +38,11 @@ def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
     captures: list[Capture] = []
     rejected: list[Rejected] = []
     with_events = earlier.directories
-    beside: dict[str, tuple[ProfileFile, ...]] = {}
     for (run, session), results in sessions.items():
         directory = directory_of(results[0].entry.path)
-        found = _profile_files(result.entry for result in results)
         if directory in with_events:
-            beside[directory] = found
             continue
+        found = _profile_files(result.entry for result in results)
         hosts = _files_of_hosts(found)
         if hosts:
             captures.append(
@@ -56,11 +52,7 @@ def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
             path = results[0].entry.path if results[0].is_only_file else directory
             reason = _WITHOUT_STEPS.format(", ".join(tools_of(found)))
             rejected.append(Rejected(path, reason))
-    with_results = (
-        replace(capture, results=beside.get(directory_of(capture.files[0].path), ()))
-        for capture in earlier.captures
-    )
-    return Grouped((*with_results, *captures), (*earlier.rejected, *rejected))
+    return Grouped((*earlier.captures, *captures), (*earlier.rejected, *rejected))
 
 
 def _files_of_hosts(files: Sequence[ProfileFile]) -> list[ProfileFile]:

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.tf_tools import tool_file
-from tb_perfadvisor.ingest.tf_tools.contents import Contents, StepPart
+from tb_perfadvisor.ingest.tf_tools.contents import Contents
 from tb_perfadvisor.ingest.tf_tools.documents import read_document
 from tb_perfadvisor.ingest.tf_tools.layout import add_steps
 from tb_perfadvisor.ingest.tf_tools.merge import Merged, Result, merge
 from tb_perfadvisor.ingest.tf_tools.protos import read_proto
 from tb_perfadvisor.note import Note
-from tb_perfadvisor.trace import Aspect, Assembler, Precision, Source, StatedResults, Totals, Trace
-from tb_perfadvisor.units import NS_PER_MS, format_bytes, format_share
+from tb_perfadvisor.trace import Assembler, Source, Totals, Trace
+from tb_perfadvisor.units import format_bytes, format_share
 
 # The profiler limits its output: the largest known results are a few megabytes.
 _LARGEST_BYTES = 256 << 20
@@ -61,28 +61,6 @@ def read_tf_tools(files: Mapping[str, Opener], source: Source) -> Trace:
             remedy=_REMEDY,
         ),
     )
-
-
-def read_stated(files: Mapping[str, Opener], host: str) -> tuple[StatedResults, tuple[Note, ...]]:
-    """Read what the results of one host state, to compare it with the events of the recording.
-
-    `files` has the opener of each path; `tool_file` must know the names, which contain `host`.
-    Returns what they state, and notes on files that disagree or cannot be read.
-    """
-    merged, notes = _read_files(files, where=next(iter(files), ""))
-    contents, steps = merged.contents, merged.contents.steps
-    whole_ms = sum(step.duration_ms for step in steps)
-    input_ms = sum(step.parts_ms.get(StepPart.INPUT, 0.0) for step in steps)
-    precision = contents.precision
-    stated = StatedResults(
-        file=merged.path.rsplit("/", 1)[-1],
-        host=host,
-        steps=len(steps),
-        step_ns=whole_ms * NS_PER_MS / len(steps),
-        input_share=input_ms / whole_ms if Aspect.INPUT in contents.shows else None,
-        share_of_16_bits=None if precision is None else precision.get(Precision.BITS_16, 0.0),
-    )
-    return stated, (*notes, *merged.notes)
 
 
 def _read_files(files: Mapping[str, Opener], *, where: str) -> tuple[Merged, list[Note]]:

@@ -14,8 +14,7 @@ from tb_perfadvisor.plugin.responses import ApiError, read_body, respond
 from tb_perfadvisor.plugin.worker import REPORT
 from tb_perfadvisor.remark import MOST_CHARACTERS, Remark
 from tb_perfadvisor.remarks.attach import with_remarks
-from tb_perfadvisor.remarks.settings import settings_text
-from tb_perfadvisor.remarks.store import known_remarks, write_remark
+from tb_perfadvisor.remarks.store import known_remarks, settings_text, write_remark
 
 _MOST_BYTES = 16 << 10
 """Of a request: the longest text, with escapes, and some space for the rest."""

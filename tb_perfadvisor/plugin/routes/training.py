@@ -12,7 +12,7 @@ from tb_perfadvisor.plugin.progress import ensure_view_started
 from tb_perfadvisor.plugin.responses import ApiError, optional_integer, respond
 from tb_perfadvisor.plugin.results import Results
 from tb_perfadvisor.plugin.whole_runs import RunProfile, WholeRun
-from tb_perfadvisor.training.options import RunOptions
+from tb_perfadvisor.training.training import RunOptions
 from tb_perfadvisor.units import LARGEST_SETTING
 
 

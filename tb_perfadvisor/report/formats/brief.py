@@ -9,8 +9,7 @@ import msgspec
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.names import device_name
 from tb_perfadvisor.plain_text import plain, printable_json, shell_path, shell_word
-from tb_perfadvisor.report.formats.branches import Entry, branches_of
-from tb_perfadvisor.report.formats.wording import steps_left_out
+from tb_perfadvisor.report.formats.wording import Entry, branches_of, steps_left_out
 from tb_perfadvisor.report.places import costliest_place
 from tb_perfadvisor.version import VERSION
 

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.names import report_name
 from tb_perfadvisor.plain_text import plain
-from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of
 from tb_perfadvisor.report.formats.wording import (
+    Branch,
+    Entry,
+    branches_of,
     caption_line,
     checks_lines,
     costliest_rows,

@@ -19,8 +19,10 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.names import report_name, run_row
 from tb_perfadvisor.contract.run_row import RunRow
 from tb_perfadvisor.plain_text import plain, plain_lines
-from tb_perfadvisor.report.formats.branches import Branch, Entry, branches_of
 from tb_perfadvisor.report.formats.wording import (
+    Branch,
+    Entry,
+    branches_of,
     caption_line,
     checks_lines,
     costliest_rows,

@@ -18,8 +18,7 @@ from tb_perfadvisor.report.views.input import make_input_view
 from tb_perfadvisor.report.views.kernels import make_kernels_view
 from tb_perfadvisor.report.views.memory import make_memory_view
 from tb_perfadvisor.report.views.operators import make_operators_view
-from tb_perfadvisor.report.views.parallelism import make_parallelism_view
-from tb_perfadvisor.report.views.ranks import make_ranks_view
+from tb_perfadvisor.report.views.ranks import make_parallelism_view, make_ranks_view
 from tb_perfadvisor.report.views.serving import make_serving_view
 from tb_perfadvisor.report.views.snapshot import make_snapshot_view
 from tb_perfadvisor.report.views.steps import make_steps_view

@@ -15,7 +15,7 @@ from tb_perfadvisor.signals.device.device_work import kernel_tree
 from tb_perfadvisor.signals.host.call_tree import call_trees
 from tb_perfadvisor.soundness.waits import waiting_calls
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.event_names import named
+from tb_perfadvisor.trace.names import named
 
 MAX_NODES = 2_000
 """Per tree, the largest. They hold nearly all of the time of any program."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from itertools import chain
 
@@ -19,10 +19,7 @@ from tb_perfadvisor.rules.evidence.device_work import (
     work_by_call_site,
 )
 from tb_perfadvisor.rules.evidence.tables import (
-    OperatorKind,
     costliest_groups,
-    operator_kinds,
-    operator_sums_table,
 )
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Table, costliest
 from tb_perfadvisor.rules.savings import faster_device_work, halfway_to_best
@@ -46,8 +43,8 @@ from tb_perfadvisor.signals.work.roofline import (
     roofline,
 )
 from tb_perfadvisor.trace import EventKind, KernelFamily
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import is_in
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import format_share
 
@@ -97,63 +94,6 @@ class DominantKernel(Rule):
 def _excess_ns(work: CostlyWork) -> float:
     """Time beyond what the work needs; 0 if that is unknown."""
     return work.time_ns * max(1 - (1.0 if work.achieved_share is None else work.achieved_share), 0)
-
-
-_FEW = 3
-_MOVING = frozenset({"_Send", "_Recv", "_HostSend", "_HostRecv", "Cast"})
-"""Operators that compute nothing (tensorflow/core/ops: sendrecv_ops, math_ops)."""
-
-
-class DominantOperators(Rule):
-    """In tables that sum up operators, few take most of the time, or those that move tensors."""
-
-    id = "dominant-operators"
-    title = "Speed up the operators that take most of the time"
-    reads_sums = True
-    needs = (Need.OPERATOR_SUMS,)
-    is_preview = False
-
-    minimum_share = Limit(
-        0.9,
-        "share",
-        "In a healthy step, convolutions and products and their gradients take up to nine tenths.",
-    )
-    minimum_moving_share = 0.1
-    """Feeding a step and fetching its loss takes less than a tenth of its operators."""
-
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each side whose operators mostly move tensors, or are few."""
-        for on_device in (True, False):
-            kinds = operator_kinds(signals, on_device=on_device)
-            moving = tuple(kind for kind in kinds if kind.type in _MOVING)
-            moving_share = sum(kind.share for kind in moving)
-            first = kinds[:_FEW]
-            few_share = sum(kind.share for kind in first)
-            where = "device" if on_device else "host"
-            if moving_share >= self.minimum_moving_share:
-                what = f"that move or convert tensors take {format_share(moving_share)}"
-                named, changes = moving[:_FEW], _changes(moving)
-            elif on_device and len(kinds) > _FEW and few_share >= self.minimum_share:
-                what, named, changes = f"of three kinds take {format_share(few_share)}", first, ()
-            else:
-                continue
-            shares = ", ".join(f"{kind.type} {format_share(kind.share)}" for kind in named)
-            yield Finding(
-                summary=(
-                    f"Operators {what} of the time of all operators on the {where} ({shares})."
-                ),
-                evidence=(operator_sums_table(kinds, on_device=on_device),),
-                remedies=advise(*changes, "look-at-table"),
-                severity="low",
-                title="Move and convert fewer tensors" if changes else "",
-            )
-
-
-def _changes(kinds: Sequence[OperatorKind]) -> tuple[str, ...]:
-    """What helps against the costliest ones, first."""
-    types = [kind.type for kind in kinds]
-    changes = ("convert-once" if type_ == "Cast" else "operators-on-one-device" for type_ in types)
-    return tuple(dict.fromkeys(changes))
 
 
 class LowOccupancy(Rule):

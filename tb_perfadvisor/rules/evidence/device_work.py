@@ -6,8 +6,8 @@ import numpy as np
 
 from tb_perfadvisor.rules.finding import Cell, Column, Events, Evidence, Table, costliest
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.device.counters import counters_while
 from tb_perfadvisor.signals.device.device_work import (
+    counters_while,
     operator_around,
     operators_of,
     time_within,

@@ -8,12 +8,22 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.machine.facts import Made
-from tb_perfadvisor.rules.finding import Cell, Column, Events, Series, Table, Unit, costliest
+from tb_perfadvisor.rules.finding import (
+    Cell,
+    Column,
+    Events,
+    Finding,
+    Series,
+    Table,
+    Unit,
+    costliest,
+)
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, phases_within
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import group_rows, rows_by_group
 from tb_perfadvisor.trace.intervals import Intervals, clip, union
+from tb_perfadvisor.trace.names import short_name
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -132,24 +142,21 @@ def step_loops(signals: Signals) -> tuple[Table, ...]:
 
 
 class OperatorKind(Struct, frozen=True):
-    """All operators of a type on one side, over the whole recording and all devices."""
+    """All operators of a type on the device, over the whole recording and all devices."""
 
     type: str
     count: int
     self_ns: int
     share: float
-    """Of the time of all operators on this side."""
+    """Of the time of all operators on the device."""
 
 
-def operator_kinds(signals: Signals, *, on_device: bool) -> tuple[OperatorKind, ...]:
-    """The kinds of operators on the device or on the host, the costliest first.
-
-    On the host, the operators of an input pipeline count as well: sums do not tell them apart.
-    """
+def operator_kinds(signals: Signals) -> tuple[OperatorKind, ...]:
+    """The kinds of operators on the device, the costliest first."""
     totals = signals.trace.totals
     sums: dict[str, list[int]] = {}
     for operator in totals.operators if totals is not None else ():
-        if operator.is_on_device == on_device:
+        if operator.is_on_device:
             kind = sums.setdefault(operator.type, [0, 0])
             kind[0] += operator.count
             kind[1] += operator.self_ns
@@ -161,11 +168,10 @@ def operator_kinds(signals: Signals, *, on_device: bool) -> tuple[OperatorKind, 
     return tuple(sorted(kinds, key=lambda kind: -kind.self_ns))
 
 
-def operator_sums_table(kinds: tuple[OperatorKind, ...], *, on_device: bool) -> Table:
+def operator_sums_table(kinds: tuple[OperatorKind, ...]) -> Table:
     """The kinds with their mean durations."""
-    where = "device" if on_device else "host"
     return Table(
-        f"Operators on the {where} in the whole recording, by their own time",
+        "Operators on the device in the whole recording, by their own time",
         (
             Column("type", "Type"),
             Column("count", "Count", "count"),
@@ -233,3 +239,39 @@ def batches_table(steps: ServerSteps, chosen: Mask) -> Table:
         ),
         tuple(rows),
     )
+
+
+MOST_CHARACTERS = 64
+"""A title should fit on one line."""
+_PLACES = ("source", "line")
+_PARTS = ("product", "array")
+
+
+def instance_of(finding: Finding) -> str:
+    """The instance that a finding states, or that its evidence lists first; else empty."""
+    if finding.instance:
+        return finding.instance
+    for table in finding.evidence:
+        if isinstance(table, Table) and table.names_instance and table.rows:
+            return _of_row(table, table.rows[0])
+    return ""
+
+
+def fetch_name(name: str) -> str:
+    """The DataLoader whose iterator PyTorch names, or else the name itself."""
+    return "DataLoader" if name.startswith("enumerate(DataLoader)") else name
+
+
+def _of_row(table: Table, row: tuple[Cell, ...]) -> str:
+    """The subject of a row, its size, and the line of code behind it."""
+    cells = {column.key: cell for column, cell in zip(table.columns, row, strict=True)}
+    subject, *_ = row
+    if not isinstance(subject, str) or not subject or subject.startswith("("):
+        return ""
+    named = [short_name(subject)]
+    named += [f"{cells[key]}" for key in _PARTS if cells.get(key)]
+    places = [f" at {short_name(str(cells[key]))}" for key in _PLACES if cells.get(key)]
+    text = " of ".join(named) + "".join(places[:1])
+    if len(text) > MOST_CHARACTERS:
+        text = " of ".join(named)
+    return text if len(text) <= MOST_CHARACTERS else named[0]

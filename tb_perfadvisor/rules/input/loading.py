@@ -24,9 +24,8 @@ from tb_perfadvisor.rules.savings import (
 )
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.input.core_sharing import CoreSharing, core_sharing
-from tb_perfadvisor.signals.input.file_calls import file_calls
 from tb_perfadvisor.signals.input.host_loading import HostLoading, host_loading, loader_in_process
-from tb_perfadvisor.signals.input.input_stages import Stage, input_stages
+from tb_perfadvisor.signals.input.input_stages import Stage, file_calls, input_stages
 from tb_perfadvisor.signals.input.loader_workers import (
     WorkerBatches,
     fetches_without_workers,

@@ -11,8 +11,12 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host import nameless_tables
-from tb_perfadvisor.rules.evidence.instance import fetch_name
-from tb_perfadvisor.rules.evidence.tables import events_by_name, made_tables, series_by_step
+from tb_perfadvisor.rules.evidence.tables import (
+    events_by_name,
+    fetch_name,
+    made_tables,
+    series_by_step,
+)
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import changes_of_parallel_map, missing_overlap
 from tb_perfadvisor.rules.evidence.whole_run import run_finding, run_series, steps_of, with_run
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Saving, Series, Table, costliest

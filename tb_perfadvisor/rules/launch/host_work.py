@@ -66,7 +66,6 @@ from tb_perfadvisor.signals.steps.around_steps import evaluation_between_steps, 
 from tb_perfadvisor.signals.steps.step_variation import in_steps, step_variation
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -78,7 +77,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
-from tb_perfadvisor.trace.names import short_annotation, short_name
+from tb_perfadvisor.trace.names import named, short_annotation, short_name
 from tb_perfadvisor.units import format_duration, format_share
 from tb_perfadvisor.whatif import Remove
 

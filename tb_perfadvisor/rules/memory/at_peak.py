@@ -24,7 +24,6 @@ from tb_perfadvisor.signals.snapshots.course import (
 from tb_perfadvisor.signals.snapshots.held import (
     Held,
     autocast_copies,
-    idle_gradients,
     intermediate_results,
     kept_activations,
     optimizer_state,
@@ -139,7 +138,6 @@ def _where_to_checkpoint(found: Held) -> Table:
 _FINDERS: Mapping[str, Callable[[Signals], Held | None]] = MappingProxyType(
     {
         "autocast-weight-copies": autocast_copies,
-        "idle-gradients": idle_gradients,
         "kept-activations": kept_activations,
         "out-of-place-update": intermediate_results,
         "stored-attention-scores": stored_attention,

@@ -30,14 +30,19 @@ from tb_perfadvisor.signals.program.argument_reads import wide_arrays
 from tb_perfadvisor.signals.serving.server_steps import server_steps
 from tb_perfadvisor.signals.tpu.product_time import products_in_passes
 from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
-from tb_perfadvisor.signals.work.alignment import is_misaligned_size, padded_sizes, sizes_of
 from tb_perfadvisor.signals.work.matrix_kernels import (
     MatrixKernels,
     fills_device,
+    is_misaligned_size,
     matrix_kernels,
+    may_have_matrix_units,
+    padded_sizes,
     peak_ratio,
+    sizes_of,
     times_in_format,
+    wide_rows,
     with_tf32,
+    work_for_16_bits,
 )
 from tb_perfadvisor.signals.work.roofline import (
     COMPUTE_BOUND,
@@ -46,7 +51,6 @@ from tb_perfadvisor.signals.work.roofline import (
     NUMBER_FORMATS,
     roofline,
 )
-from tb_perfadvisor.signals.work.wide_work import may_have_matrix_units, wide_rows, work_for_16_bits
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import KernelFamily, Precision
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse

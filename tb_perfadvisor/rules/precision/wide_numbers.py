@@ -25,8 +25,8 @@ from tb_perfadvisor.signals.work.layer_forms import emulated_products, in_32_bit
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision, Trace
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_share
 

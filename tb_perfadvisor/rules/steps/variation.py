@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.machine.run_timers import POWER_CAP
+from tb_perfadvisor.machine.facts import POWER_CAP
 from tb_perfadvisor.rules.amounts import share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host import host_code_table

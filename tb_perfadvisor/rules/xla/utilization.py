@@ -197,7 +197,7 @@ class LowMatrixUnitUse(Rule):
         use = totals.matrix_unit_share
         if use is None or use > self.maximum_stated_use:
             return
-        kinds = operator_kinds(signals, on_device=True)
+        kinds = operator_kinds(signals)
         in_products = sum(
             kernel.total_ns for kernel in totals.kernels if kernel.family in _PRODUCTS
         )
@@ -214,7 +214,7 @@ class LowMatrixUnitUse(Rule):
                 f"The matrix units reach {format_share(use)} of their peak, as the profiler states"
                 f" for the whole recording.{products}"
             ),
-            evidence=(operator_sums_table(kinds, on_device=True),) if kinds else (),
+            evidence=(operator_sums_table(kinds),) if kinds else (),
             remedies=advise(
                 "look-at-idle-unit", "look-at-other-findings", "activations-in-16-bits"
             ),

@@ -35,7 +35,6 @@ from tb_perfadvisor.signals.core.idle_gaps import (
 )
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.trace import EventKind, KernelFamily, KernelTotal, Trace
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import (
     distinct,
     group_rows,
@@ -55,7 +54,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
-from tb_perfadvisor.trace.names import BLOCKING_CALL
+from tb_perfadvisor.trace.names import BLOCKING_CALL, named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 

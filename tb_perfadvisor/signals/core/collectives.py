@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.columns import TextColumn
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, rows_by_group
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 LEFT_TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier")

@@ -35,7 +35,6 @@ from tb_perfadvisor.signals.device.device_work import kernel_families, launchers
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision, Trace
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import (
     distinct,
     group_rows,
@@ -43,6 +42,7 @@ from tb_perfadvisor.trace.integer_groups import (
     places_by_value,
     unique_inverse,
 )
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 

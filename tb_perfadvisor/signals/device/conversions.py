@@ -23,9 +23,9 @@ from tb_perfadvisor.signals.device.device_work import (
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32
 
 _FLOATS = frozenset({"double", "float", "c10::Half", "c10::BFloat16"})

@@ -39,9 +39,9 @@ from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
 from tb_perfadvisor.trace.intervals import last_before
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.nesting import outermost
 from tb_perfadvisor.trace.tables import Int8, Int32, Int64
 

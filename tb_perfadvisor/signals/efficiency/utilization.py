@@ -37,8 +37,8 @@ from tb_perfadvisor.signals.work.roofline import NUMBER_FORMATS
 from tb_perfadvisor.signals.workload.fit import first_fitting
 from tb_perfadvisor.signals.workload.workload import SERVERS, UNKNOWN, Part, workload
 from tb_perfadvisor.trace import EventKind, TrackKind
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, row_mask
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import NS_PER_S, format_share
 

@@ -17,9 +17,9 @@ from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import row_mask
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, contains, intersect, union
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32
 
 _FORWARD: Final = re.compile(r"^DistributedDataParallel\.forward$")

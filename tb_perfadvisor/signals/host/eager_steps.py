@@ -21,9 +21,9 @@ from tb_perfadvisor.signals.launch.delays import stretched_ns
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, contains, join, minus, union
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32
 
 ACCUMULATES = re.compile(r"AccumulateGrad")

@@ -10,7 +10,6 @@ from msgspec import Struct
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
@@ -21,6 +20,7 @@ from tb_perfadvisor.trace.intervals import (
     minus,
     union,
 )
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32
 
 _MANY = 10

@@ -22,7 +22,6 @@ from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows
 from tb_perfadvisor.trace.intervals import (
     Intervals,
@@ -32,6 +31,7 @@ from tb_perfadvisor.trace.intervals import (
     overlap_ns,
     total_ns,
 )
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _STREAM_WAIT = re.compile(r"^(?:Stream Wait Event|event_wait)")

@@ -40,7 +40,6 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.soundness.waits import waiting_calls
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, places_by_value
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
@@ -52,6 +51,7 @@ from tb_perfadvisor.trace.intervals import (
     overlap_ns,
     union,
 )
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
 

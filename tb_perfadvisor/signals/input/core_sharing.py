@@ -26,7 +26,6 @@ from tb_perfadvisor.signals.input.tfdata import (
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, places_by_value
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
@@ -37,6 +36,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 Float = NDArray[np.float64]

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -246,3 +247,50 @@ def _inherited_stages(parent: Int32, rows: Int32, stage: NDArray[np.int8]) -> ND
     around = nearest(parent, stage >= 0)[rows]
     inherited: NDArray[np.int8] = np.where(around >= 0, stage[around], np.int8(-1))
     return inherited
+
+
+class FileCalls(NamedTuple):
+    """Calls inside fetches."""
+
+    rows: Int32
+    """Shape (n,)."""
+    opened: int
+    """Files that they open in the used steps."""
+
+
+def file_calls(signals: Signals) -> FileCalls:
+    """Calls inside fetches that open, look up or close files."""
+    trace = signals.trace
+    if len(tfdata(signals)):
+        rows = file_reads(signals)
+        return FileCalls(rows, _in_steps(signals, rows))
+    rows, _ = input_stages(signals).rows_of(Stage.READING)
+    rows = rows[trace.events.kind[rows] == EventKind.PYTHON]
+    names, inverse = unique_inverse(trace.events.name[rows])
+    texts = [trace.strings[name] for name in names.tolist()]
+    is_open = np.array([bool(_open_calls().match(text)) for text in texts], dtype=bool)[inverse]
+    is_companion = np.array([bool(_companion_calls().match(text)) for text in texts], dtype=bool)[
+        inverse
+    ]
+    is_file_call = is_open | is_companion
+    return FileCalls(rows[is_file_call], _in_steps(signals, rows[is_open]))
+
+
+@cache
+def _open_calls() -> re.Pattern[str]:
+    """Calls into CPython's io and os modules, as the profiler names them."""
+    return re.compile(r"^<built-in function (?P<open>open)>")
+
+
+@cache
+def _companion_calls() -> re.Pattern[str]:
+    """Calls that accompany each file: looking it up and closing it."""
+    return re.compile(
+        r"^<built-in function (?:stat|lstat|getxattr)>"
+        r"|^<built-in method (?:close|__exit__) of (?:_io|io)\."
+    )
+
+
+def _in_steps(signals: Signals, rows: Int32) -> int:
+    """How many of some calls belong to used steps."""
+    return int((signals.steps.owner[rows] >= 0).sum())

@@ -14,10 +14,9 @@ from tb_perfadvisor.signals.core.idle_gaps import first_copies, rhythm
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
-from tb_perfadvisor.trace.names import BLOCKING_CALL
+from tb_perfadvisor.trace.names import BLOCKING_CALL, named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _WAITS_FOR_WORKERS = "_MultiProcessingDataLoaderIter"

@@ -23,7 +23,6 @@ from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import (
     distinct,
     group_rows,
@@ -42,6 +41,7 @@ from tb_perfadvisor.trace.intervals import (
     single,
     union,
 )
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 LONGEST_LAUNCH_GAP_NS = 2_000_000

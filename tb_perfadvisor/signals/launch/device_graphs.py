@@ -13,7 +13,6 @@ from tb_perfadvisor.signals.launch.delays import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, places_by_value, row_mask, unique_inverse
 from tb_perfadvisor.trace.intervals import (
     Intervals,
@@ -23,6 +22,7 @@ from tb_perfadvisor.trace.intervals import (
     overlap_ns,
     union,
 )
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 # CUDA and HIP, runtime and driver API, "Graph Management" and "Stream Management".

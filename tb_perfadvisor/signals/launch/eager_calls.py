@@ -22,7 +22,6 @@ from tb_perfadvisor.signals.launch.delays import (
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, without
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
@@ -34,6 +33,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32
 
 _MANY_PER_STEP = 10

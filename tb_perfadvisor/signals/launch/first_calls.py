@@ -17,7 +17,6 @@ from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
@@ -29,6 +28,7 @@ from tb_perfadvisor.trace.intervals import (
     single,
     union,
 )
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32
 
 SLOW_LAUNCH_NS = 50_000

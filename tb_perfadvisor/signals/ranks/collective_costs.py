@@ -27,8 +27,8 @@ from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.steps.step_variation import gradient_bytes
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, rows_by_group
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 from tb_perfadvisor.units import NS_PER_S, format_bytes
 

@@ -331,10 +331,6 @@ CHECKS: dict[Need, Check] = {
         "the files do not state how much of the matrix units is used",
         of_device=True,
     ),
-    Need.OPERATOR_SUMS: Check(
-        lambda s: s.trace.totals is not None and len(s.trace.totals.operators) > 0,
-        "the files contain no table of operators",
-    ),
 }
 
 

@@ -357,7 +357,6 @@ HINTS: dict[Need, tuple[Hint, ...]] = {
         hint("Recorders of TPU profiles embed them, unless an option says otherwise."),
     ),
     Need.MATRIX_UNIT: (hint("Profiles of TPUs state it."),),
-    Need.OPERATOR_SUMS: (hint("Record an xplane, with TensorFlow 2.4 or later."),),
     Need.COPIES: _NONE,
     Need.HOST_MEMORY: (
         hint("The recorder does not state the memory of each copy. A newer version may."),

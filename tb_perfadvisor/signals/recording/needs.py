@@ -107,8 +107,6 @@ class Need(Enum):
     """The XLA programs that ran on a TPU or on the CPU."""
     MATRIX_UNIT = "matrix-unit"
     """A recorder's statement of how much of the matrix units is used."""
-    OPERATOR_SUMS = "operator-sums"
-    """A recorder's table of operators."""
 
 
 RECORDABLE = frozenset(

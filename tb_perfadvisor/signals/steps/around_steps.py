@@ -19,7 +19,6 @@ from tb_perfadvisor.signals.core.steps.markers import function_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.event_names import named
 from tb_perfadvisor.trace.integer_groups import distinct, places_by_value, without
 from tb_perfadvisor.trace.intervals import (
     Intervals,
@@ -30,6 +29,7 @@ from tb_perfadvisor.trace.intervals import (
     total_ns,
     union,
 )
+from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 # Operators that TensorFlow's summary writers, checkpoints and `evaluate` run, by their names in

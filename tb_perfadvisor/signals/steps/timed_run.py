@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.machine.run_timers import HEAT, POWER_CAP, RunTimers
+from tb_perfadvisor.machine.facts import HEAT, POWER_CAP, RunTimers
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.tables import Float64, Int64

@@ -10,10 +10,13 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.hardware import Peaks
+from tb_perfadvisor.signals.core.device import DeviceFacts
+from tb_perfadvisor.signals.device.device_work import kernel_families, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES, NUMBER_FORMATS, bits_of, roofline
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision
+from tb_perfadvisor.trace.columns import TextColumn
 from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
 from tb_perfadvisor.trace.tables import Float64, Int8, Int32, Int64, UInt8
 
@@ -179,3 +182,153 @@ def fills_device(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
 def _rounded(time_ns: Float64) -> Int64:
     rounded: Int64 = np.rint(time_ns).astype(np.int64)
     return rounded
+
+
+_ALIGNED_BYTES = 16
+"""What tensor cores read at once: 8 elements of 16 bits, 16 of 8 bits, 4 of TF32. See NVIDIA,
+"Matrix multiplication background user's guide", requirements for tensor cores."""
+_BEST_BYTES = 128
+"""According to the same guide, multiples of 128 bytes are best on the A100 and later GPUs."""
+_ITEM_BYTES = {"tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+
+
+def sizes_of(signals: Signals, kernels: MatrixKernels) -> Int64:
+    """Sizes m, n and k of the products; shape (n, 3)."""
+    return roofline(signals).sizes_of(kernels.entry)[:, 1:]
+
+
+def _multiples(signals: Signals, kernels: MatrixKernels, size_bytes: int) -> Int64:
+    """Elements that fill `size_bytes`, 1 for types without tensor cores; shape (n,)."""
+    per_format = np.array(
+        [size_bytes // _ITEM_BYTES[form] if form in _ITEM_BYTES else 1 for form in NUMBER_FORMATS]
+    )
+    multiples: Int64 = per_format[roofline(signals).number_format[kernels.entry]]
+    return multiples
+
+
+def is_misaligned_size(signals: Signals, kernels: MatrixKernels) -> NDArray[np.bool_]:
+    """Whether m, n and k are contiguous in memory but not aligned; shape (n, 3)."""
+    rooflines, events = roofline(signals), signals.trace.events
+    sizes, multiples = sizes_of(signals, kernels), _multiples(signals, kernels, _ALIGNED_BYTES)
+    is_misaligned: NDArray[np.bool_] = sizes % multiples[:, None] != 0
+    # Rows of the first operand are never contiguous. In the backward pass, either operand may be
+    # a transposed view, whose inner size is not contiguous.
+    is_misaligned[:, 0] = False
+    operator = rooflines.operator[kernels.entry]
+    parent = np.where(operator >= 0, events.parent[operator], -1)
+    name = np.where(parent >= 0, events.name[parent], -1).astype(np.int32)
+    callers = TextColumn(signals.trace.strings, name)
+    is_forward = np.array(["Backward" not in name for name in callers.texts], dtype=bool)
+    is_misaligned[:, 2] &= is_forward[callers.code]
+    # Convolutions do not count: libraries pad the channels of the first layer themselves.
+    is_misaligned[kernels.family != KernelFamily.MATMUL] = False
+    # Products with a single row or column do not count.
+    is_misaligned[sizes.min(axis=1, initial=1 << 40) <= 1] = False
+    return is_misaligned
+
+
+def padded_sizes(
+    signals: Signals, kernels: MatrixKernels, is_misaligned: NDArray[np.bool_]
+) -> Int64:
+    """Sizes to pad to: the best multiple if it adds little, else the smallest; shape (n, 3)."""
+    sizes = sizes_of(signals, kernels)
+    smallest = _multiples(signals, kernels, _ALIGNED_BYTES)[:, None]
+    best = _multiples(signals, kernels, _BEST_BYTES)[:, None]
+    multiple = np.where(sizes >= 16 * best, best, smallest)
+    padded: Int64 = np.where(is_misaligned, -(-sizes // multiple) * multiple, sizes)
+    return padded
+
+
+# Mixed precision keeps these in 32 bits for numerical accuracy.
+_STAYS_WIDE = (KernelFamily.OPTIMIZER, KernelFamily.SOFTMAX, KernelFamily.RANDOM, KernelFamily.SORT)
+# Where nothing else is known, the name may tell the generation.
+_BEFORE_MATRIX_UNITS = re.compile("Fermi|Kepler|Maxwell|Pascal")
+_VOLTA = (7, 0)
+
+
+class WorkFor16Bits(NamedTuple):
+    """Kernels that 16-bit numbers make faster; columns of shape (n,)."""
+
+    device: str
+    """Its name; empty if unknown."""
+    peaks: Peaks
+    flop_per_s: float
+    """The device's peak in 16 bits."""
+    products: MatrixKernels
+    """Those that multiply 32-bit numbers."""
+    rows: Int32
+    """Products, and other 32-bit kernels whose traffic halves with 16-bit activations."""
+    best_ns: Int64
+    expected_ns: Int64
+    worst_ns: Int64
+
+
+def work_for_16_bits(signals: Signals, minimum_ratio: float) -> WorkFor16Bits | None:
+    """The 32-bit kernels that would be faster in 16 bits, and how long they would take.
+
+    Other kernels than products are expected to save a quarter of their time, at best half of it.
+
+    None if the device is unknown, or its peak in 16 bits is. By the device's peaks, a product has
+    to be `minimum_ratio` times faster.
+    """
+    facts = signals.device_facts
+    peaks = facts.peaks if facts is not None else None
+    narrow = _narrow_format(peaks)
+    if facts is None or peaks is None or narrow is None:
+        return None
+    kernels = matrix_kernels(signals)
+    products = kernels.select(kernels.precision == Precision.BITS_32)
+    products = products.select(peak_ratio(signals, products, narrow, peaks) >= minimum_ratio)
+    times = times_in_format(signals, products, narrow, peaks)
+    lighter = _lighter(signals)
+    lighter_ns = signals.trace.events.duration_ns[lighter]
+    rows = np.concatenate((products.rows, lighter))
+    order = np.argsort(rows)
+    return WorkFor16Bits(
+        facts.name,
+        peaks,
+        peaks.flop_per_s(narrow) or 0.0,
+        products,
+        rows[order],
+        np.concatenate((times.best_ns, lighter_ns // 2))[order],
+        np.concatenate((times.expected_ns, lighter_ns * 3 // 4))[order],
+        np.concatenate((times.worst_ns, lighter_ns))[order],
+    )
+
+
+def _lighter(signals: Signals) -> Int32:
+    """32-bit kernels whose traffic halves with 16-bit activations."""
+    trace, rows = signals.trace, work_rows(signals)
+    precision = np.zeros(len(trace.events), dtype=np.uint8)
+    precision[signals.device.rows] = signals.precision
+    stays = is_in(kernel_families(signals), (*MATRIX_FAMILIES, *_STAYS_WIDE))
+    is_kernel = trace.events.kind[rows] == EventKind.KERNEL
+    lighter: Int32 = rows[~stays & is_kernel & (precision[rows] == Precision.BITS_32)]
+    return lighter
+
+
+def _narrow_format(peaks: Peaks | None) -> str | None:
+    """The 16-bit type that the device supports: bfloat16, else float16."""
+    known = (form for form in ("bf16", "fp16") if peaks and peaks.flop_per_s(form))
+    return next(known, None)
+
+
+def may_have_matrix_units(facts: DeviceFacts) -> bool:
+    """Whether a device of unknown 16-bit rate may be a GPU with matrix units."""
+    is_known = facts.peaks is not None and not facts.candidates
+    if facts.kind != "gpu" or is_known or _BEFORE_MATRIX_UNITS.search(facts.name):
+        return False
+    if facts.vendor != "nvidia" or not facts.compute_capability:
+        return True
+    major, minor = map(int, facts.compute_capability.split("."))
+    return (major, minor) >= _VOLTA
+
+
+def wide_rows(signals: Signals) -> Int32:
+    """32-bit matrix kernels, or the sums of 32-bit compute of a recorder that only sums up."""
+    if signals.trace.totals is not None:
+        is_wide = signals.precision == Precision.BITS_32
+        sums: Int32 = signals.device.rows[is_wide]
+        return sums
+    kernels = matrix_kernels(signals)
+    return kernels.select(kernels.precision == Precision.BITS_32).rows

@@ -10,9 +10,8 @@ import pytest
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
 
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.ingest.event_files import records
-from tb_perfadvisor.ingest.event_files.reader import ScalarReader
-from tb_perfadvisor.ingest.event_files.records import read_records
+from tb_perfadvisor.ingest.event_files import reader
+from tb_perfadvisor.ingest.event_files.reader import ScalarReader, read_records
 from tb_perfadvisor.ingest.event_files.run_scalars import read_run
 from tb_perfadvisor.ingest.event_files.runs import RunsByPlace, event_runs
 from tests.support.event_files import Value, event, framed, write_scalar
@@ -52,8 +51,8 @@ def test_file_that_grows_is_read_on() -> None:
 
 
 def test_large_records_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "_BLOCK_BYTES", 64)
-    monkeypatch.setattr(records, "MAX_RECORD_BYTES", 40)
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 40)
     data = framed(b"a" * 10, b"b" * 500, b"c" * 30, b"d" * 20)
     found = [record for block in read_records(io.BytesIO(data)) for record in block.records]
     assert found == [b"a" * 10, b"d" * 20]  # 30 bytes take 46 with their frame

@@ -114,7 +114,6 @@ def test_a_gpu_that_waits_for_input(corpus: Path) -> None:
         "exposed-copies",
         "recompilation",
         "launch-bound",  # 2.8 of 1,114 ms
-        "dominant-operators",
     }
     # tensorflow_stats: the largest sums of own time by type, of 15.79 s in all
     top = [
@@ -156,7 +155,6 @@ def test_a_tpu_that_computes(corpus: Path) -> None:
         "input-stall",
         "infeed-wait",
         "exposed-communication",
-        "dominant-operators",
     }
 
 

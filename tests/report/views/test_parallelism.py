@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.report.views.parallelism import MAX_DIMENSIONS, make_parallelism_view
+from tb_perfadvisor.report.views.ranks import MAX_DIMENSIONS, make_parallelism_view
 from tb_perfadvisor.signals import Signals, reference_worker
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from tb_perfadvisor.engine.analysis import Analysis
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.signals.recording.start_up import is_start_up, start_up
+from tb_perfadvisor.signals.recording.completeness import is_start_up, start_up
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import total_ns

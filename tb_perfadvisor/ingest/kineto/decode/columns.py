@@ -16,9 +16,14 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.json_trace.envelope import ABSENT, decoded
-from tb_perfadvisor.ingest.json_trace.numbers import to_floats, to_integers, to_nanoseconds
-from tb_perfadvisor.ingest.json_trace.threads import Threads, thread_key
+from tb_perfadvisor.ingest.json_trace.document import ABSENT, decoded
+from tb_perfadvisor.ingest.json_trace.numbers import (
+    Threads,
+    thread_key,
+    to_floats,
+    to_integers,
+    to_nanoseconds,
+)
 from tb_perfadvisor.ingest.kineto.decode.event_roles import (
     COUNTERS,
     LEGACY_PROCESSES,

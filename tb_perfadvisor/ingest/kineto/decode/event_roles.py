@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tb_perfadvisor.ingest.json_trace.numbers import to_nanoseconds
-from tb_perfadvisor.ingest.json_trace.threads import thread_key
+from tb_perfadvisor.ingest.json_trace.numbers import thread_key, to_nanoseconds
 from tb_perfadvisor.ingest.kineto.decode.schema import Event
 
 

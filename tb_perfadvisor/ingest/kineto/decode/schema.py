@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tb_perfadvisor.ingest.json_trace.envelope import ABSENT
+from tb_perfadvisor.ingest.json_trace.document import ABSENT
 
 # At least 2^43 (8 796 093 022 208) microseconds, with a fraction.
 _LONG_START = re.compile(rb'"ts"\s*:\s*"?(?:\d{14,}|9\d{12}|8[89]\d{11}|879\d{10})\.\d')

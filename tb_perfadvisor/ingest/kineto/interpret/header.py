@@ -11,8 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.ingest.json_trace.document import Document, damage_notes
-from tb_perfadvisor.ingest.json_trace.envelope import Envelope, decoded, is_present
+from tb_perfadvisor.ingest.json_trace.document import (
+    Document,
+    Envelope,
+    damage_notes,
+    decoded,
+    is_present,
+)
 from tb_perfadvisor.ingest.json_trace.numbers import to_integers
 from tb_perfadvisor.ingest.kineto.decode.columns import KinetoColumns
 from tb_perfadvisor.ingest.merged_ranks import is_merged, rank_in

@@ -7,7 +7,7 @@ import pytest
 from tb_perfadvisor.engine.profile_notes import profile_notes
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.steps.steps import Steps
-from tb_perfadvisor.signals.recording.start_up import is_start_up
+from tb_perfadvisor.signals.recording.completeness import is_start_up
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
 from tb_perfadvisor.trace import CopyDirection
 
