@@ -37,7 +37,6 @@ EXPECTED = {
     "ddp_buckets": "bucket_cap_mb=25",
     "jax_eager": "@jax.jit",
     "jax_eager_optimizer": "@jax.jit",
-    "jax_static_number": "train_step = jax.jit(update)",
     "keras_decode_ahead": ".cache()",
     "keras_eager": "run_eagerly=False",
     "keras_map_busy_cores": ".cache()",
