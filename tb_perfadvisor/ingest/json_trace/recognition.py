@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.files.compression import GZIP_MAGIC, container_of
+from tb_perfadvisor.ingest.files.containers import GZIP_MAGIC, container_of
 
 _RECORD = "Record one with torch.profiler and export_chrome_trace or tensorboard_trace_handler."
 

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.files.compression import container_of
+from tb_perfadvisor.ingest.files.containers import container_of
 from tb_perfadvisor.ingest.xspace.decode import wire
 from tb_perfadvisor.ingest.xspace.decode.events import (
     Line,
