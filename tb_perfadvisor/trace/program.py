@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from tb_perfadvisor.trace.hlo_text import Shape
 from tb_perfadvisor.trace.tables import Float64, Int32
 
-ZERO = "constant(0)"
-
 
 class Loop(Struct, frozen=True):
     """A loop of a program."""
@@ -65,10 +63,12 @@ class Program(Struct, frozen=True, dict=True):
     slots: Int32
     """Of each edge: the position among the target's operands. Shape (m,)."""
     texts: dict[int, str]
-    """HLO text of matrix products, convolutions and comparisons, and `ZERO` for that number, by
-    row."""
+    """HLO text of matrix products, convolutions and comparisons, by row."""
+    numbers: dict[int, float]
+    """Constants that are one number, by row."""
     dimensions: dict[int, tuple[int, ...]]
-    """The dimensions of a broadcast's operand in its result, by row."""
+    """By row: the dimensions of a broadcast's operand in its result, of a transpose's result in its
+    operand, and the one that an iota counts."""
     groups: dict[int, int]
     """How many devices exchange an array together, or pass it on, by row of each collective."""
     paths: dict[int, str]

@@ -28,6 +28,8 @@ FIXED = """
     tpu 0 |XXXXXXs|XXXXXXs|
 """
 _NOTE = re.compile(r"\s*//\s*(.*)$")
+_NUMBER = re.compile(r" constant\((-?[\d.einf+-]+)\)")
+_DIMENSIONS = re.compile(r" (?:broadcast|transpose|iota)\(.*dimensions?=\{?([0-9,]+)")
 
 
 def program(text: str, devices: int = 1) -> Program:
@@ -82,7 +84,10 @@ def program(text: str, devices: int = 1) -> Program:
         targets=columns[1],
         slots=columns[2],
         texts=texts,
-        dimensions={row: _numbers_of(text) for row, text in texts.items() if " broadcast(" in text},
+        numbers={
+            row: float(found[1]) for row, text in texts.items() if (found := _NUMBER.search(text))
+        },
+        dimensions={row: dims for row, text in texts.items() if (dims := _dimensions(text))},
         groups={
             row: devices
             for row, opcode in enumerate(opcodes)
@@ -104,8 +109,8 @@ def with_operand(found: Program, row: int, operand: int) -> Program:
     )
 
 
-def _numbers_of(text: str) -> tuple[int, ...]:
-    found = re.search(r"dimensions=\{([0-9,]*)", text)
+def _dimensions(text: str) -> tuple[int, ...]:
+    found = _DIMENSIONS.search(text)
     return tuple(map(int, filter(None, found[1].split(",")))) if found else ()
 
 

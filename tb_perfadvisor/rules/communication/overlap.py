@@ -25,11 +25,15 @@ from tb_perfadvisor.rules.evidence.collectives import (
     on_waiting,
 )
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
-from tb_perfadvisor.rules.savings import faster_collectives, time_without_waiting
+from tb_perfadvisor.rules.savings import (
+    faster_collectives,
+    faster_device_work,
+    time_without_waiting,
+)
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, Mask, exposed_part
 from tb_perfadvisor.signals.host.waits import awaited_collectives
-from tb_perfadvisor.signals.program.devices import early_reductions
+from tb_perfadvisor.signals.program.devices import early_reductions, repeated_work
 from tb_perfadvisor.signals.program.exchanges import (
     share_if_activations_move,
     share_if_batch_is_split,
@@ -56,7 +60,7 @@ from tb_perfadvisor.signals.ranks.exposed_communication import (
     shard_gathers,
     transfer_share,
 )
-from tb_perfadvisor.signals.tpu.xla_operations import has_tiled_layouts
+from tb_perfadvisor.signals.tpu.xla_operations import executions, has_tiled_layouts
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.intervals import Intervals, join, total_ns
@@ -329,7 +333,9 @@ def _saving(
     claims = join(communicating, awaited)
     if better is not None:
         saved_ns = better.saved_ns
-        return Saving(saved_ns // 2, saved_ns, exposed_ns, claims, "modeled")
+        saving = Saving(saved_ns // 2, saved_ns, exposed_ns, claims, "modeled")
+        is_of_batch = better.change == "batch-over-devices"
+        return _with_repeated_work(signals, saving) if is_of_batch else saving
     if split is None:
         # The bytes need the link at least for this long. The rest may be waiting.
         unpriced_ns = total_ns(claims) - wire_ns
@@ -351,6 +357,30 @@ def _saving(
         "measured",
         (shorter,),
         is_unknown=not saved_ns,
+    )
+
+
+def _with_repeated_work(signals: Signals, saving: Saving) -> Saving:
+    """Add what all devices compute alike: each then does it for its part of the batch.
+
+    Of operations that compute other arrays, too, nothing tells what these arrays take.
+    """
+    found = repeated_work(signals)
+    rows = executions(signals, [operation for operation, _ in found])
+    remains = np.ones((2, len(signals.trace.hlo.name)))
+    stays = 1 / max(collectives_of(signals).group_size.max(initial=1), 1)
+    for operation, share in found:
+        best = 1 - share * (1 - stays)
+        remains[:, operation.op] = best if share == 1 else 1.0, best
+    now_ns = signals.trace.events.duration_ns[rows]
+    then_ns, best_ns = (remains[:, signals.trace.operations(rows)] * now_ns).astype(np.int64)
+    more = faster_device_work(signals, rows, then_ns, basis="modeled", least_then_ns=best_ns)
+    return replace(
+        saving,
+        low_ns=saving.low_ns + more.expected_ns // 2,
+        expected_ns=saving.expected_ns + more.expected_ns,
+        high_ns=saving.high_ns + more.high_ns,
+        claims=join(saving.claims, more.claims),
     )
 
 

@@ -39,15 +39,16 @@ class ExcessWork(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding for each source line with much excess, the largest first."""
-        by_line: dict[str, list[Excess]] = defaultdict(list)
+        """Yield a finding for each source line or mask with much excess, the largest first."""
+        together: dict[str, list[Excess]] = defaultdict(list)
         for excess in excess_work(signals):
-            by_line[_place(signals, excess)].append(excess)
-        found = sorted(by_line.items(), key=lambda item: -sum(e.excess_ns for e in item[1]))
-        for place, parts in found[:_MOST_FINDINGS]:
-            yield from self._of_line(signals, place, parts)
+            masked = f"mask {excess.running.program.module}" if excess.is_masked else ""
+            together[masked or _place(signals, excess)].append(excess)
+        found = sorted(together.values(), key=lambda parts: -sum(e.excess_ns for e in parts))
+        for parts in found[:_MOST_FINDINGS]:
+            yield from self._of_parts(signals, parts)
 
-    def _of_line(self, signals: Signals, place: str, parts: Sequence[Excess]) -> Iterable[Finding]:
+    def _of_parts(self, signals: Signals, parts: Sequence[Excess]) -> Iterable[Finding]:
         remains = np.ones((3, len(signals.trace.hlo.name)))
         for part in parts:
             needed = part.needed_ns / part.time_ns
@@ -69,7 +70,7 @@ class ExcessWork(Rule):
             gone = signals.trace.events.duration_ns[others] * part.around_share
             saving = at_best_also(signals, saving, others, gone.astype(np.int64))
         yield Finding(
-            instance=place,
+            instance=_place(signals, parts[0]),
             summary=_summary(signals, parts, per_step(cost, signals)),
             saving=saving,
             # Nothing says what would be faster instead.
@@ -123,6 +124,8 @@ def _summary(signals: Signals, parts: Sequence[Excess], cost: str) -> str:
     if worst.avoidable is not None:
         why = _WHY[worst.avoidable.kind]
         sentences.append(why.format(f"{worst.avoidable.trips:,.0f}"))
+    if worst.is_masked:
+        sentences.append("A mask that depends on positions alone drops whole blocks of the result.")
     if worst.is_look_up:
         sentences.append("A product with a one-hot matrix reads a whole table to look rows up.")
     if worst.gathers_windows:
@@ -174,6 +177,8 @@ def _changes(excess: Excess) -> tuple[str, ...]:
         return ("sharded-updates", "weights-over-devices")
     if excess.is_repeated:
         return ("batch-over-devices", "weights-over-devices")
+    if excess.is_masked:
+        return ("blocks-of-mask",)
     if excess.used is not None:
         return ("select-first", "stride-of-convolution")
     if excess.gathers_windows:

@@ -6,7 +6,7 @@ what was gathered or reduced over all devices. Each device then repeats the same
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from typing import NamedTuple
 
 import numpy as np
@@ -26,12 +26,15 @@ from tb_perfadvisor.signals.program.graph import (
 from tb_perfadvisor.signals.program.loop_work import Avoidable, AvoidableWork
 from tb_perfadvisor.signals.program.useful_work import MAPS
 from tb_perfadvisor.signals.signals import Signals
+from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation
 from tb_perfadvisor.trace.program import Program
 
 _OWN = ("partition-id", "replica-id", "reduce-scatter", "all-to-all", "collective-permute")
 _SHARED = ("all-reduce", "all-gather")
 _PARTS = ("dynamic-slice", "slice")
 _LEAST_BYTES = 1 << 20
+LARGE = 1 << 16
+"""Elements of arrays that devices could split."""
 _MOVES = (*SAME_ELEMENTS, "concatenate", "pad")
 _MOST_SENT = 0.5
 
@@ -47,6 +50,28 @@ def repeated_products(signals: Signals) -> tuple[tuple[Running, list[int]], ...]
         rows = [row for row in running.program.rows_of(PRODUCTS) if not differs[row]]
         if rows:
             found.append((running, rows))
+    return tuple(found)
+
+
+@memoized
+def repeated_work(signals: Signals) -> tuple[tuple[XlaOperation, float], ...]:
+    """Operations that compute large arrays alike on all devices, and which share of these."""
+    found = []
+    for running in running_programs(signals):
+        program = running.program
+        if program.devices < 2:
+            continue
+        differs = differing_values(program)
+        alike: dict[str, list[bool]] = defaultdict(list)
+        for row in range(len(program)):
+            if program.shape_of(row).elements >= LARGE and program.argument[row] < 0:
+                alike[program.kernel_of(row)].append(not differs[row])
+        exchanged = set(map(program.kernel_of, program.rows_of(_collectives())))
+        found += [
+            (running.operations[name], sum(same) / len(same))
+            for name, same in alike.items()
+            if any(same) and name in running.operations and name not in exchanged
+        ]
     return tuple(found)
 
 

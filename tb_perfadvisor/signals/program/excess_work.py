@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.devices import (
+    LARGE,
     gathers_read_in_part,
 )
 from tb_perfadvisor.signals.program.graph import (
@@ -68,8 +69,6 @@ NEEDED_AT_BEST = 0.5
 _LEAST_OF_LINE = 0.01
 """Share of the window that an operation takes, so that a change is about its line."""
 _BRINGS = MOVES | {"copy-done", "custom-call", "dynamic-update-slice", "pad", "slice-start"}
-_LARGE = 1 << 16
-"""Elements of arrays that devices could split."""
 _LARGE_INPUT = 1 / 16
 """Of an array that operations share: if others are as large as this, they have to be the same."""
 
@@ -104,6 +103,8 @@ class Excess(Struct, frozen=True):
     """Whether a product multiplies the same rows many times."""
     gathers_windows: bool = False
     """Whether numbers are gathered one by one that lie next to one another."""
+    is_masked: bool = False
+    """Whether a mask that depends on positions alone leaves out whole blocks of it."""
     is_look_up: bool = False
     """Whether a product with a one-hot matrix looks rows up."""
     avoidable: AvoidableWork | None = None
@@ -123,6 +124,7 @@ class Excess(Struct, frozen=True):
             or self.is_repeated
             or self.is_emulated
             or self.gathers_windows
+            or self.is_masked
             or self.avoidable is not None
             or self.useful_flop < _MOST_USEFUL * self.flop
         )
@@ -431,6 +433,7 @@ class _Parts:
             used=next((self.work.used[row] for row in products if row in self.work.used), None),
             has_repeated_rows=not self.work.repeats.keys().isdisjoint(products),
             gathers_windows=not self.work.windows.keys().isdisjoint(rows),
+            is_masked=not self.work.masked.isdisjoint(rows),
             is_look_up=not self.work.looked_up.isdisjoint(products),
         )
         if not (excess.is_explained or self._is_very_slow(excess, rows)):
@@ -478,7 +481,7 @@ class _Parts:
         rows = [row for name in sorted(part) for row in self.rows[name]]
         if self.work.differs is None or self.work.differs[rows].any() or self.results & set(rows):
             return False
-        return max(self.program.shape_of(row).elements for row in rows) >= _LARGE
+        return max(self.program.shape_of(row).elements for row in rows) >= LARGE
 
     def _spare_ns(self, name: str) -> float:
         """The time of an operation beyond that of its products."""

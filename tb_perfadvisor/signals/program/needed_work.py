@@ -134,6 +134,23 @@ class WorkOfOperations:
             for row in program.rows_of(("gather",))
             if (count := gathers_windows(program, row))
         }
+        self.used = {
+            part.product: part
+            for part in partly_used_products(signals)
+            # Running sums of a few ones are not ones themselves.
+            if part.running.program is program and not self._sums_ranges(part.product)
+        }
+        self.mapped_share = {
+            row: part.used
+            for part in self.used.values()
+            if part.by not in program.operands(part.product)
+            for row in mapped_rows(program, part.product)
+        }
+        masked = {part.product for part in self.used.values() if part.is_masked}
+        self.masked = masked.union(
+            *(mapped_rows(program, row) for row in masked if row in self.mapped_share)
+        )
+        """What is computed of elements that a mask of positions leaves out."""
         self.reads: dict[str, dict[int, float]] = {name: {} for name in self.rows}
         self.readers: dict[int, set[str]] = defaultdict(set)
         for name, rows in self.rows.items():
@@ -145,12 +162,6 @@ class WorkOfOperations:
             row for of, rows in repeated_products(signals) if of.program is program for row in rows
         }
         self.differs = differing_values(program) if program.devices > 1 else None
-        self.used = {
-            part.product: part
-            for part in partly_used_products(signals)
-            # Running sums of a few ones are not ones themselves.
-            if part.running.program is program and not self._sums_ranges(part.product)
-        }
         self.other_order = {
             row: pair.share
             for pair in costly_orders(signals)
@@ -164,11 +175,6 @@ class WorkOfOperations:
         }
         joins = (repeated.joins for repeated in self.repeats.values())
         self.needless = self.times_zero.union(*joins)
-        self.mapped_share = {
-            row: part.used
-            for part in self.used.values()
-            for row in mapped_rows(program, part.product)
-        }
         self.products = {
             row: product
             for rows in self.rows.values()
@@ -204,7 +210,7 @@ class WorkOfOperations:
         ]
         if not users:
             return
-        size = _stored_bytes(self.program.shape_of(source))
+        size = self._stored_bytes(source)
         if all(self._takes_part(user, operand) for user in users):
             taken = (user for user in users if self.program.name_of(user) in _TAKES)
             size = min(size, sum(self.program.shape_of(user).padded_bytes for user in taken))
@@ -223,11 +229,15 @@ class WorkOfOperations:
 
     def written(self, row: int) -> float:
         """Bytes of an array that leaves its operation."""
-        size = _stored_bytes(self.program.shape_of(row))
+        size = self._stored_bytes(row)
         if self.program.name_of(row) == "dynamic-update-slice":
             updates = self.program.operands(row, 1)
             size = min([size, *(self.program.shape_of(of).padded_bytes for of in updates)])
         return size * self.count[self.program.kernel_of(row)]
+
+    def _stored_bytes(self, row: int) -> float:
+        """Bytes of the part of an array that anything needs."""
+        return _stored_bytes(self.program.shape_of(row)) * self.mapped_share.get(row, 1.0)
 
     def _product(self, row: int) -> UsefulProduct | None:
         if self.program.name_of(row) not in PRODUCTS:
@@ -347,14 +357,28 @@ class WorkOfOperations:
         """
         rows, is_needed = self._on_elements(name), self.maps_largest[name]
         nonlinear = [row for row in rows if self._is_nonlinear(row)]
-        elements_ns = sum(
-            single_elements_ns(self.signals, self.program, row) * self.mapped_share.get(row, 1.0)
+        each_ns = {
+            row: single_elements_ns(self.signals, self.program, row)
             for row in (rows if is_needed else nonlinear)
-        )
+        }
+        whole_ns = sum(each_ns.values())
+        elements_ns = sum(ns * self._needed_share(row) for row, ns in each_ns.items())
+        if elements_ns < whole_ns:
+            # Nothing needs longer than it takes: of narrow numbers, a cycle computes more.
+            now_ns = self.time_ns[name] / max(self.count[name], 1)
+            elements_ns *= min(now_ns / whole_ns, 1.0)
         elements_ns *= 1 - self.emulated_share[name]
         rows_ns = sum(self._windows_ns(row) for row in rows if row in self.windows)
         elements_ns += min(rows_ns, self.time_ns[name] / max(self.count[name], 1))
         return elements_ns if is_needed else max(elements_ns, self._product_instead_ns(rows))
+
+    def _needed_share(self, row: int) -> float:
+        """The share of a value's elements, or of those that it sums up, that anything needs."""
+        of = [
+            row,
+            *(self.program.operands(row, 0) if self.program.name_of(row) == "reduce" else ()),
+        ]
+        return min(self.mapped_share.get(each, 1.0) for each in of)
 
     def _windows_ns(self, gather: int) -> float:
         """What windows need: their rows, or a product of each plane with its weights."""

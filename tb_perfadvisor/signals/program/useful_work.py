@@ -10,7 +10,7 @@ whole rows. Else to gather first can take longer than what it saves.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod, sqrt
 from typing import NamedTuple
 
@@ -32,12 +32,13 @@ from tb_perfadvisor.signals.program.moved_rows import (
     one_hot_products,
     share_of_ones,
 )
+from tb_perfadvisor.signals.program.positions import kept_share, masks_rows
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import stored_bytes
 from tb_perfadvisor.signals.tpu.product_time import product_flop
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, readers_of
 from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction
-from tb_perfadvisor.trace.program import ZERO, Program
+from tb_perfadvisor.trace.program import Program
 
 MAPS = (
     *("abs", "add", "and", "bitcast-convert", "clamp", "compare", "cosine", "divide", "erf"),
@@ -50,6 +51,8 @@ _TAKES = ("slice", "dynamic-slice")
 _FILLING = {"pad": 0, "scatter": 2}
 """Which operand is written among zeros."""
 _LEAST_ELEMENTS = 1 << 16
+_FAR_BELOW = -1000.0
+"""Exponentials of smaller numbers are zero."""
 _LEAST_ROW = 128
 """Elements of a row that is gathered: shorter ones take as long."""
 _MOST_STEPS = 400
@@ -70,6 +73,8 @@ class PartlyUsed(NamedTuple):
     """The share of its result, or of a factor, that matters."""
     by: int
     """The row of what takes the elements that are used, or fills them in."""
+    is_masked: bool
+    """Whether a mask that depends on positions alone decides which these are."""
 
 
 @memoized
@@ -87,15 +92,27 @@ def partly_used_products(signals: Signals) -> tuple[PartlyUsed, ...]:
             if used > _MOST_USED and row not in looked_up:
                 used, by = _filled_share(zeros, row)
             if used <= _MOST_USED:
-                found.append(PartlyUsed(running, row, used, by))
+                found.append(PartlyUsed(running, row, used, by, _is_masked(program, by)))
     return tuple(found)
+
+
+def _is_masked(program: Program, row: int) -> bool:
+    """Whether a mask of positions leaves out a part of a value, or of what it is mapped from."""
+    pending, seen = [row], {row}
+    while pending and len(seen) < _MOST_STEPS:
+        place = pending.pop()
+        is_mask = program.shape_of(place).dtype == "pred" and program.shape_of(place).elements > 1
+        if is_mask and not program.largest_argument[place]:
+            return True
+        if program.name_of(place) in (*SAME_ELEMENTS, *MAPS, "broadcast"):
+            pending += (of for of in program.operands(place) if of not in seen)
+            seen.update(pending)
+    return False
 
 
 def values_times_zero(program: Program) -> frozenset[int]:
     """The values that the results would need if nothing were multiplied by zero."""
-    zeros = {
-        row for row in program.rows_of(("constant",)) if program.texts.get(row, "").endswith(ZERO)
-    }
+    zeros = {row for row, number in program.numbers.items() if not number}
     through = (*SAME_ELEMENTS, "broadcast")
     ends = {
         row
@@ -130,6 +147,7 @@ def _taken_share(
     program = zeros.program
     size, runs = program.shape_of(product).elements, float(program.runs[product])
     pending, seen, taken, by = [product], {product}, 0.0, -1
+    masks = set[frozenset[int]]()
     while pending:
         row = pending.pop()
         if program.is_result[row] or len(seen) > _MOST_STEPS:
@@ -144,7 +162,10 @@ def _taken_share(
             if _takes_part(program, user) and row in program.operands(user, 0):
                 taken, by = taken + program.shape_of(user).elements * times, user
             elif (filled := _share_times_ones(zeros, user, row)) < 1:
-                taken, by = taken + filled * size * times, user
+                # Fusions that compute the same again need no other elements.
+                mask = frozenset(origin(program, of) for of in program.operands(user) if of != row)
+                taken, by = taken + filled * size * times * (mask not in masks), user
+                masks.add(mask)
             elif name in (*SAME_ELEMENTS, *MAPS, "broadcast") or _is_of_rows(program, user, row):
                 pending.append(user)
             elif name in PRODUCTS and _multiplies_rows(program, user, row):
@@ -171,11 +192,15 @@ def _takes_part(program: Program, user: int) -> bool:
 def _share_times_ones(zeros: _Zeros, user: int, value: int) -> float:
     """The share of a value's elements that something does not multiply by zero."""
     program = zeros.program
+    if program.name_of(user) == "select":
+        return _chosen_share(program, user, value)
     others = [of for of in program.operands(user) if of != value]
     if len(others) != 1:
         return 1.0
     if program.name_of(user) in ("multiply", "and"):
         return zeros.filled_share(others[0])
+    if program.name_of(user) == "add":
+        return zeros.share_above(others[0])
     if program.name_of(user) in PRODUCTS:
         # Each element counts once: the product keeps apart what the matrix of ones chooses from.
         product = parse_instruction(program.texts.get(user, ""))
@@ -184,12 +209,25 @@ def _share_times_ones(zeros: _Zeros, user: int, value: int) -> float:
     return 1.0
 
 
+def _chosen_share(program: Program, select: int, value: int) -> float:
+    """The share of a value's elements in blocks of which a select takes any, by positions alone."""
+    masks = program.operands(select, 0)
+    if (
+        len(masks) != 1
+        or value in masks
+        or program.operands(select, 1) == [value] == program.operands(select, 2)
+    ):
+        return 1.0
+    return kept_share(program, masks[0], where=program.operands(select, 1) == [value])
+
+
 class _Zeros:
     """Which arrays of a program are mostly zeros, whatever its arguments are."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self._known: dict[int, float] = {}
+        self._known_above: dict[int, float] = {}
 
     def filled_share(self, row: int) -> float:
         """The share of a value's elements that may be other than zero.
@@ -212,6 +250,12 @@ class _Zeros:
             filling = program.operands(row, _FILLING[name])
             filled = sum(program.shape_of(of).elements for of in filling)
             return min(filled / max(program.shape_of(row).elements, 1), 1.0) if filled else 1.0
+        if program.shape_of(row).dtype == "pred":
+            return kept_share(program, row)
+        if name == "select":
+            return self._chosen_from(row, _is_zero)
+        if name == "exponential":
+            return self.share_above(operands[0])
         if name in ("multiply", "and", "divide"):
             factors = program.operands(row, 0) if name == "divide" else operands
             return min(map(self.filled_share, factors), default=1.0)
@@ -222,6 +266,34 @@ class _Zeros:
             is_row = len(summed) == 1 and _is_of_rows(program, row, summed[0])
             return self.filled_share(summed[0]) if is_row and self._fills_rows(summed[0]) else 1.0
         return 1.0
+
+    def _chosen_from(self, select: int, is_left_out: Callable[[float], bool]) -> float:
+        """The share of a select's elements that are not one number, by positions alone."""
+        program, through = self.program, (*SAME_ELEMENTS, "broadcast")
+        for slot, other in ((1, 2), (2, 1)):
+            values, others = program.operands(select, slot), program.operands(select, other)
+            numbers = [program.numbers.get(origin(program, of, through)) for of in others]
+            if len(values) == 1 and any(n is not None and is_left_out(n) for n in numbers):
+                return min(_chosen_share(program, select, values[0]), self.filled_share(values[0]))
+        return 1.0
+
+    def share_above(self, row: int) -> float:
+        """The share of a value's elements that a mask has not set to a number far below zero.
+
+        A mask may be added, and in a softmax, the maximum of a row is subtracted.
+        """
+        place = origin(self.program, row, (*SAME_ELEMENTS, "broadcast"))
+        if place not in self._known_above:
+            self._known_above[place] = 1.0  # while it is computed: a sum in a loop adds to itself
+            self._known_above[place] = self._share_above(place)
+        return self._known_above[place]
+
+    def _share_above(self, row: int) -> float:
+        name = self.program.name_of(row)
+        if name in ("add", "subtract"):
+            terms = self.program.operands(row, 0 if name == "subtract" else None)
+            return min(map(self.share_above, terms), default=1.0)
+        return self._chosen_from(row, _is_far_below) if name == "select" else 1.0
 
     def _is_of_zeros(self, scatter: int) -> bool:
         """Whether a scatter writes into an array that nothing else has filled."""
@@ -238,6 +310,14 @@ class _Zeros:
         return bool(filling) and all(self.program.shape_of(of).dims[-1:] == width for of in filling)
 
 
+def _is_zero(number: float) -> bool:
+    return number == 0
+
+
+def _is_far_below(number: float) -> bool:
+    return number <= _FAR_BELOW
+
+
 def _is_of_rows(program: Program, user: int, value: int) -> bool:
     """Whether something sums up the last dimension of a value."""
     dims = program.shape_of(value).dims
@@ -247,6 +327,8 @@ def _is_of_rows(program: Program, user: int, value: int) -> bool:
 def _takes_rows(program: Program, taker: int) -> bool:
     """Whether what takes a part of an array takes whole rows of it."""
     taken, sources = program.shape_of(taker).dims, program.operands(taker, 0)
+    if program.name_of(taker) == "select":
+        return all(masks_rows(program, mask) for mask in sources)
     if sources and all(_is_sum_of_rows(program, of) for of in sources):
         return True
     rows = [program.shape_of(of).dims for of in sources]

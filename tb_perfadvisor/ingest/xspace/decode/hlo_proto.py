@@ -71,6 +71,7 @@ HloProto: Final = build_messages(
             ("rhs_batch", 4, INT64, True),
         ),
         "Literal": (
+            ("preds", 2, BYTES, False),
             ("s32s", 4, INT64, True),
             ("f32s", 8, BYTES, False),
             ("bf16s", 13, BYTES, False),

@@ -38,7 +38,7 @@ from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import (
 )
 from tb_perfadvisor.trace.columns import TableLookup
 from tb_perfadvisor.trace.hlo_text import Shape, parse_shapes
-from tb_perfadvisor.trace.program import ZERO, Loop, Program, ProgramMemory
+from tb_perfadvisor.trace.program import Loop, Program, ProgramMemory
 
 _MOST_INSTRUCTIONS: Final = 100_000
 _DEEPEST: Final = 200
@@ -246,9 +246,7 @@ class _Reader:
         return shape is not None and int(shape.element_type) == 1 and not shape.dimensions
 
     def text(self, key: _Key, instruction: Any) -> str:
-        """HLO text of a product or a comparison, with the shapes of the operands, or `ZERO`."""
-        if instruction.opcode == b"constant":
-            return ZERO
+        """HLO text of a product or a comparison, with the shapes of the operands."""
         operands = [
             self._by_key.get(_Key(key.computation, int(id_))) for id_ in instruction.operand_ids
         ]
@@ -258,11 +256,16 @@ class _Reader:
         return f"{line}, direction={decoded(instruction.comparison_direction)}"
 
 
-def _is_zero(instruction: Any) -> bool:
-    """Whether an instruction is a constant of a floating-point type that is zero."""
-    literal = instruction.literal if instruction.opcode == b"constant" else None
-    numbers = literal.f32s or literal.bf16s if literal is not None else b""
-    return bool(numbers) and not any(numbers)
+def _number(literal: Any) -> float | None:
+    """What a constant is if it is one number of a usual type, else None."""
+    whole = literal.preds or literal.s32s
+    if len(whole) == 1:
+        return float(whole[0])
+    if len(literal.f32s) == 4:
+        return float(np.frombuffer(literal.f32s, "<f4")[0])
+    if len(literal.bf16s) == 2:
+        return float(np.frombuffer(b"\0\0" + literal.bf16s, "<f4")[0])
+    return None
 
 
 def program_values(module: str, message: Any) -> Program | None:
@@ -327,12 +330,17 @@ def program_values(module: str, message: Any) -> Program | None:
         texts={
             row: reader.text(key, i)
             for row, (key, i) in enumerate(zip(keys, instructions, strict=True))
-            if i.opcode == b"compare" or i.opcode in _PRODUCTS or _is_zero(i)
+            if i.opcode == b"compare" or i.opcode in _PRODUCTS
+        },
+        numbers={
+            row: number
+            for row, i in enumerate(instructions)
+            if i.opcode == b"constant" and (number := _number(i.literal)) is not None
         },
         dimensions={
             row: tuple(min(int(dim), _MOST_DEVICES) for dim in i.dimensions)
             for row, i in enumerate(instructions)
-            if i.opcode == b"broadcast"
+            if i.opcode in (b"broadcast", b"transpose", b"iota")
         },
         groups=_group_sizes(instructions, _devices(hlo)),
         paths={
