@@ -25,8 +25,8 @@ BUDGET = {
     # `signals/program/excess_work` and its rule: "nothing stands out" stood over programs for TPUs
     # that could lose 63 and 77 %. `signals/program/exchanges`: activations were called gradients.
     # `signals/program/needed_work` was a part of `excess_work`, which reached 712 lines.
-    # `signals/program/positions`: masks made of positions, such as causal ones, dropped up to 83 % of
-    # what a program computed, and nothing was said.
+    # `signals/program/positions`: masks made of positions, such as causal ones, dropped up to 83 %
+    # of what a program computed, and nothing was said.
     # `signals/host/busy_functions` was a part of `rules/evidence/host`: the first lines name the
     # places where `run` saw the program.
     # `report/tables`: the report's numbers for DuckDB, pandas and agents, who could ask for none.
