@@ -10,6 +10,7 @@ from werkzeug import wrappers
 
 from tb_perfadvisor.errors import PerfAdvisorError, UnexpectedError
 from tb_perfadvisor.plugin.backend import Backend
+from tb_perfadvisor.plugin.imports import import_whole
 from tb_perfadvisor.plugin.log import report_bug
 from tb_perfadvisor.plugin.origins import require_known_host, require_same_origin
 from tb_perfadvisor.plugin.responses import (
@@ -74,6 +75,7 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
     @wrappers.Request.application  # type: ignore[arg-type] # it also accepts methods
     def _serve_api(self, request: wrappers.Request) -> wrappers.Response:
         try:
+            import_whole("tb_perfadvisor.trace", "tb_perfadvisor.contract.model")
             return _route(request, self.backend)
         except NotReady as making:
             return respond(request, making.progress, status=202)

@@ -19,6 +19,7 @@ from tb_perfadvisor.execution.limits import limits_from_environment
 from tb_perfadvisor.ingest.files.containment import private_directory
 from tb_perfadvisor.plugin import log
 from tb_perfadvisor.plugin.catalog import Entry
+from tb_perfadvisor.plugin.imports import import_whole
 from tb_perfadvisor.plugin.jobs import Job, JobQueue, JobState, analyses_at_once
 from tb_perfadvisor.plugin.worker import CAPTURE, DOCUMENT, REPORT, REQUEST, ROW, WINDOW
 from tb_perfadvisor.remark import Remark
@@ -120,6 +121,7 @@ class Results:
             before, after = self.pace(base), self.pace(target)
             if before is None or after is None:
                 return None
+            import_whole("tb_perfadvisor.signals")
             from tb_perfadvisor.comparison.interval import mark
 
             self._marks[keys] = mark(base.id, before, after)

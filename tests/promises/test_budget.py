@@ -40,7 +40,9 @@ BUDGET = {
     # `snapshots/categories`: a snapshot showed how much is held, not what for.
     # `instrument/time_windows` was a part of `jax_windows`. `loopless_windows`: programs that
     # repeat nothing were not recorded, and servers with a thread per request were ended by it.
-    "modules": 617,
+    # `plugin/imports`: requests that came at once were answered with errors, as threads that import
+    # parts of a package wait for one another.
+    "modules": 618,
     "rules": 143,
     "limits that users can set": 188,
     # `analyze --tables`: all tables at once beside any format, so it is no format itself.
@@ -77,7 +79,7 @@ BUDGET = {
     # for programs without a framework.
     # Scans that XLA writes out, gathers of neighbors and products of repeated rows, in the two
     # comparisons of excess work: up to 97 % to gain in half of its twins, and nothing was said.
-    "lines of Python and TOML": 136_468,
+    "lines of Python and TOML": 136_493,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from werkzeug import wrappers
 
+from tb_perfadvisor.plugin.imports import import_whole
 from tb_perfadvisor.plugin.responses import ApiError, respond
 
 
 def rules(request: wrappers.Request) -> wrappers.Response:
     """All rules."""
+    import_whole("tb_perfadvisor.signals")
     from tb_perfadvisor.rules.page import rule_summary
     from tb_perfadvisor.rules.registry import all_rules
 
@@ -17,6 +19,7 @@ def rules(request: wrappers.Request) -> wrappers.Response:
 
 def rule(request: wrappers.Request, rule_id: str) -> wrappers.Response:
     """A rule with its page."""
+    import_whole("tb_perfadvisor.signals")
     from tb_perfadvisor.rules.page import rule_page
     from tb_perfadvisor.rules.registry import all_rules
 
