@@ -75,7 +75,6 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
     @wrappers.Request.application  # type: ignore[arg-type] # it also accepts methods
     def _serve_api(self, request: wrappers.Request) -> wrappers.Response:
         try:
-            import_whole("tb_perfadvisor.trace", "tb_perfadvisor.contract.model")
             return _route(request, self.backend)
         except NotReady as making:
             return respond(request, making.progress, status=202)
@@ -87,6 +86,9 @@ class PerfAdvisorPlugin(base_plugin.TBPlugin):  # type: ignore[misc] # TensorBoa
             bug = UnexpectedError(error, what="the request failed")
             report_bug(bug)
             return respond_error(request, bug, status=500)
+
+
+_SHARED = ("tb_perfadvisor.trace", "tb_perfadvisor.contract.model")
 
 
 def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
@@ -108,6 +110,7 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
         case ["doctor"]:
             return listing.doctor(request, backend)
     # The list of captures needs none of these.
+    import_whole(*_SHARED)
     from tb_perfadvisor.plugin.routes import documents, remarks, rules
 
     match parts:
@@ -125,6 +128,7 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
 def _route_of_capture(
     request: wrappers.Request, backend: Backend, parts: list[str]
 ) -> wrappers.Response:
+    import_whole(*_SHARED)
     from tb_perfadvisor.plugin.routes import analyses, documents, events, remarks, training
 
     match parts:

@@ -16,6 +16,7 @@ from tb_perfadvisor.ingest.formats import format_of
 from tb_perfadvisor.ingest.recordings import order_of
 from tb_perfadvisor.plugin.backend import Backend
 from tb_perfadvisor.plugin.catalog import Entry
+from tb_perfadvisor.plugin.imports import import_whole
 from tb_perfadvisor.plugin.origins import TOKEN
 from tb_perfadvisor.plugin.responses import ApiError, integer, respond
 from tb_perfadvisor.plugin.results import Results
@@ -79,6 +80,7 @@ def rejected(request: wrappers.Request, backend: Backend) -> wrappers.Response:
 
 def doctor(request: wrappers.Request, backend: Backend) -> wrappers.Response:
     """Notes on the log directory, the Profile tab and this machine."""
+    import_whole("tb_perfadvisor.trace")
     from tb_perfadvisor.plugin.doctor import diagnose
 
     backend.refresh()
