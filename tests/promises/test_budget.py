@@ -18,28 +18,8 @@ from tb_perfadvisor.rules.registry import builtin_rules
 PACKAGE = Path(tb_perfadvisor.__file__).parent
 
 BUDGET = {
-    # `soundness/ranges` and `steps/periods`: forward and backward in a closure were called the
-    # optimizer, and each of two optimizers a step.
-    # `signals/efficiency/costliest_work`: the first lines name what takes the time. `trace/names`
-    # was a part of `trace/program`.
-    # `signals/program/excess_work` and its rule: "nothing stands out" stood over programs for TPUs
-    # that could lose 63 and 77 %. `signals/program/exchanges`: activations were called gradients.
-    # `signals/program/needed_work` was a part of `excess_work`, which reached 712 lines.
     # `signals/program/positions`: masks made of positions, such as causal ones, dropped up to 83 %
     # of what a program computed, and nothing was said.
-    # `signals/host/busy_functions` was a part of `rules/evidence/host`: the first lines name the
-    # places where `run` saw the program.
-    # `report/tables`: the report's numbers for DuckDB, pandas and agents, who could ask for none.
-    # `instrument/loops`, `instrument/loop_finder` and `continuous/python_recorder`: ten of 22
-    # programs without an optimizer were not recorded, or a token or micro-batch was a step.
-    # `report/timeline/range_sums`, `critical_path` and `arguments`: for the sums of a range, what a
-    # step waits for, and the arguments of an operator or kernel, users had to go to Perfetto.
-    # `run_timers` (four layers), `nvml` and `publish/scalars`: recorded steps cannot show what a
-    # third of a run, another rank, or a hot GPU costs. `signals/device/counters`: what a GPU's
-    # counters measure of occupancy and bandwidth was thrown away.
-    # `snapshots/categories`: a snapshot showed how much is held, not what for.
-    # `instrument/time_windows` was a part of `jax_windows`. `loopless_windows`: programs that
-    # repeat nothing were not recorded, and servers with a thread per request were ended by it.
     # `plugin/imports`: requests that came at once were answered with errors, as threads that import
     # parts of a package wait for one another.
     "modules": 618,
