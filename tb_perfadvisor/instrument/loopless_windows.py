@@ -90,18 +90,23 @@ class LooplessWindows(TimeWindows):
 
         Two threads that import the same modules may see parts of them only.
         """
-        is_done = threading.Event()
+        has_begun, is_done = threading.Event(), threading.Event()
 
         def load() -> None:
             if not _is_importing():
-                hasattr(sys.modules["torch"], "_inductor")
-                is_done.set()
+                has_begun.set()
+                try:
+                    hasattr(sys.modules["torch"], "_inductor")
+                finally:
+                    is_done.set()
 
         # A main thread that waits for something imports nothing.
         for _ in range(_MOST_TRIES):
             on_main_thread(load)
-            if is_done.wait(_TRY_EVERY_S) or self.ends.is_set():
-                return
+            if has_begun.wait(_TRY_EVERY_S) or self.ends.is_set():
+                break
+        while has_begun.is_set() and not is_done.wait(_TRY_EVERY_S) and not self.ends.is_set():
+            pass
 
     def stop_trace(self, directory: Path) -> None:
         """End it, and write it unless it is not wanted any more."""

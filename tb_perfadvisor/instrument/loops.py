@@ -13,7 +13,7 @@ import dis
 import sys
 import threading
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
@@ -251,28 +251,47 @@ class Rounds:
         )
 
 
+class _PendingCalls:
+    """Calls for the main thread, in turns.
+
+    Python is asked for one at a time: where a profile function is set, Python 3.11 hangs if another
+    one is asked for while it runs.
+    """
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], object]] = deque()
+        self._is_asked = False
+        self._lock = threading.Lock()
+        self._run = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._run_all)
+
+    def add(self, call: Callable[[], object]) -> None:
+        with self._lock:
+            self._calls.append(call)
+            if self._is_asked:
+                return
+            # Python takes no more if too many wait: then the next call brings this one along.
+            self._is_asked = ctypes.pythonapi.Py_AddPendingCall(self._run, None) == 0
+
+    def _run_all(self, _: object) -> int:
+        while True:
+            with self._lock:
+                if not self._calls:
+                    self._is_asked = False
+                    return 0
+                call = self._calls.popleft()
+            with suppress(Exception):
+                call()
+
+
+_PENDING: Final = _PendingCalls()
+
+
 def on_main_thread(call: Callable[[], object]) -> None:
     """Call something on the main thread, between two of its instructions, as soon as it can."""
     if threading.current_thread() is _MAIN:
         call()
-        return
-    is_done = threading.Event()
-
-    def run(_: object) -> int:
-        with suppress(Exception):
-            call()
-        is_done.set()
-        return 0
-
-    pending = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(run)
-    # Memory that is being executed must not be freed.
-    _PENDING[:-_KEPT] = [each for each in _PENDING[:-_KEPT] if not each[0].is_set()]
-    _PENDING.append((is_done, pending))
-    ctypes.pythonapi.Py_AddPendingCall(pending, None)
-
-
-_KEPT: Final = 8
-_PENDING: Final[list[tuple[threading.Event, Any]]] = []
+    else:
+        _PENDING.add(call)
 
 
 def _function_of(frame: FrameType, caller: FrameType) -> FunctionType | type | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -245,3 +247,38 @@ def test_a_loop_over_epochs_is_none_over_steps(nest: list[Loop]) -> None:
 def test_a_short_epoch_of_nothing_that_is_a_step_is_one(nest: list[Loop]) -> None:
     assert chosen(nest, [3, 12, 90], 0.2) is nest[0]
     assert chosen(nest, [3, 12, 90], 0.2, known=3) is nest[0]
+
+
+ASKED_MEANWHILE = """
+    import sys, threading, time
+    from tb_perfadvisor.instrument.loops import on_main_thread
+
+    has_begun, done = threading.Event(), []
+
+    def generate():
+        yield from range(1000)
+
+    def first():
+        has_begun.set()
+        time.sleep(0.2)
+        done.append(sum(number for number in generate()))
+
+    def ask():
+        on_main_thread(first)
+        has_begun.wait()
+        on_main_thread(lambda: done.append("second"))
+
+    sys.setprofile("".format)  # takes anything, and is no Python that could run `first` itself
+    threading.Thread(target=ask).start()
+    while len(done) < 2:
+        for _ in range(1000):
+            pass
+    print(*done)
+"""
+
+
+def test_what_is_asked_of_the_main_thread_comes_in_turns() -> None:
+    """Python 3.11 hangs if one is asked for while another runs, and a profile function is set."""
+    command = [sys.executable, "-c", textwrap.dedent(ASKED_MEANWHILE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["499500", "second"]

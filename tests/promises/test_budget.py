@@ -59,7 +59,7 @@ BUDGET = {
     # for programs without a framework.
     # Scans that XLA writes out, gathers of neighbors and products of repeated rows, in the two
     # comparisons of excess work: up to 97 % to gain in half of its twins, and nothing was said.
-    "lines of Python and TOML": 136_499,
+    "lines of Python and TOML": 136_523,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
