@@ -124,7 +124,7 @@ class LooplessWindows(TimeWindows):
         """Why it is recorded by time."""
         if self.has_requests:
             return ", because models are called on many threads: a step is such a call"
-        return ", because no call of a model and no loop repeats"
+        return ", because no call of a model repeats, and no loop with rounds of 0.2 ms or more"
 
 
 def _is_importing() -> bool:
