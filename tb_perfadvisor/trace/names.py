@@ -128,8 +128,12 @@ def is_generated(path: str) -> bool:
 
 BLOCKING_CALL = re.compile(
     r"^(?:p?poll|select|epoll_wait|read|recv(?:from|msg)?|futex|sem_\w*wait|pthread_cond_\w*wait)$"
+    r"|^<built-in (?:function|method) (?:acquire|poll|select)\b|^\$[^:]+ (?:acquire|poll|select)$"
+    r"|\b(?:threading|connection|synchronize|selectors|queues?|pool|_base|asyncio/\w+)\.py"
+    r"(?:\(\d+\):|:\d+) (?:wait|_?recv|recv_bytes|poll|select|get|result)$"
 )
-"""A call of the operating system in which a thread waits for another thread or process."""
+"""A call of the operating system, or of Python, in which a thread waits for another thread or
+process."""
 
 
 def named(trace: Trace, rows: Int32, pattern: re.Pattern[str]) -> NDArray[np.bool_]:

@@ -15,17 +15,16 @@ from tb_perfadvisor.signals.device.device_work import kernel_tree
 from tb_perfadvisor.signals.host.call_tree import call_trees
 from tb_perfadvisor.soundness.waits import waiting_calls
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.names import named
+from tb_perfadvisor.trace.names import BLOCKING_CALL, named
 
 MAX_NODES = 2_000
 """Per tree, the largest. They hold nearly all of the time of any program."""
 MAX_THREADS = 4
 _WAITS = re.compile(
-    r"^<built-in (?:function|method) (?:sleep|acquire|poll|select)\b|^\$time sleep$"
-    r"|\b(?:threading|connection|selectors|asyncio/\w+)\.py\(\d+\): (?:wait|_recv|select|sleep)$"
-    r"|\(wait for completion\)$"
+    rf"{BLOCKING_CALL.pattern}|^<built-in (?:function|method) sleep\b|^\$time sleep$"
+    r"|\basyncio/\w+\.py\(\d+\): sleep$|\(wait for completion\)$"
 )
-"""Functions of Python and XLA in which a thread waits for another thread or process."""
+"""Calls in which a thread waits for another thread or process, for XLA, or for a time."""
 
 
 class CallTree(msgspec.Struct, frozen=True, kw_only=True):

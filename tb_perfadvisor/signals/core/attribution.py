@@ -114,6 +114,7 @@ def attribute(
         unassigned = _host_time(trace, steps, step_track, single(start, end), parts)
         idle = unlaunched_gaps(unassigned)
         judge(trace, {step_track: unassigned}, step_track, between_steps, parts)
+        _move_to_input(_blocked(trace, (step_track,), parts), parts)
     return Attribution(
         intervals=MappingProxyType(parts),
         window_start_ns=start,
@@ -199,14 +200,20 @@ def _find_late_batches(
     launch = idle.launch_row[idle.launch_row >= 0]
     tracks = (step_track, *distinct(trace.events.track[launch]).tolist())
     between = minus(parts[Cause.BETWEEN_STEPS], states_of(trace, _RECORDED, tracks))
-    calls = trace.rows(EventKind.PYTHON)
-    calls = calls[is_in(trace.events.track[calls], tracks) & named(trace, calls, BLOCKING_CALL)]
-    blocked = intersect(
-        join(parts[Cause.PYTHON], parts[Cause.BETWEEN_STEPS]),
-        union(trace.events.start_ns[calls], trace.events.end_ns[calls]),
-    )
     nameless = join(parts[Cause.UNEXPLAINED], between)
-    late = waits_for_batches(trace, timeline, idle, nameless, blocked)
+    blocked = _blocked(trace, tracks, parts)
+    _move_to_input(waits_for_batches(trace, timeline, idle, nameless, blocked), parts)
+
+
+def _blocked(trace: Trace, tracks: tuple[int, ...], parts: Mapping[Cause, Intervals]) -> Intervals:
+    """Idle time in which the threads wait for other threads or processes."""
+    events, calls = trace.events, trace.rows(EventKind.PYTHON)
+    calls = calls[is_in(events.track[calls], tracks) & named(trace, calls, BLOCKING_CALL)]
+    idle = join(parts[Cause.PYTHON], parts[Cause.BETWEEN_STEPS])
+    return intersect(idle, union(events.start_ns[calls], events.end_ns[calls]))
+
+
+def _move_to_input(late: Intervals, parts: dict[Cause, Intervals]) -> None:
     if total_ns(late) < _LEAST_LATE * sum(map(total_ns, parts.values())):
         return
     for cause in (Cause.UNEXPLAINED, Cause.PYTHON, Cause.BETWEEN_STEPS):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tb_perfadvisor.signals import Attribution, Cause, Signals
 from tb_perfadvisor.signals.core.idle_gaps import LAUNCH_LATENCY_NS
 from tb_perfadvisor.testing import TraceBuilder, draw, kernel, ms, run_of, us
+from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind, Precision, Trace
 from tb_perfadvisor.trace.intervals import join, total_ns
 from tests.support.night import examples
@@ -499,3 +500,30 @@ def test_every_nanosecond_has_exactly_one_cause(
     steps = Signals(run_of(trace)).steps
     by_step = np.sum(list(attribution.step_total_ns.values()), axis=0)
     assert by_step.tolist() == steps.duration_ns.tolist()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$pool.py:767 get",
+        "$connection.py:246 recv",
+        "$<unknown> acquire",
+        "queue.py(171): get",
+        "<built-in method acquire of _thread.lock object at 0x7f0a2c3b5e40>",
+    ],
+)
+def test_a_call_that_waits_for_another_process_waits_for_input(name: str) -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step |.........|.........|
+        main |wwwppoooo|wwwppoooo|
+        """,
+        legend={
+            "w": host(name, EventKind.PYTHON),
+            "p": host("$slow.py:9 f", EventKind.PYTHON),
+            "o": host("dot.3", EventKind.OPERATOR),
+        },
+        framework="jax",
+    )
+    assert totals_us(trace) == {"input": 6000, "host-compute": 8000, "python": 4000}
