@@ -11,7 +11,7 @@ from tb_perfadvisor.rules.launch.waits import HostCallback
 from tb_perfadvisor.rules.placement.devices import OutsideCompilation
 from tb_perfadvisor.signals.host.host_callbacks import is_callback
 from tb_perfadvisor.testing import check_rule, find
-from tb_perfadvisor.testing.symbols import Symbol, host, operator, xla_op
+from tb_perfadvisor.testing.symbols import Symbol, host, iterator, operator, xla_op
 from tb_perfadvisor.trace import CopyDirection, EventKind
 
 # Names that JAX 0.10 records on the CPU.
@@ -67,6 +67,22 @@ def test_finds_python_functions_in_a_tensorflow_step() -> None:
     (finding,) = find(HostCallback, SLOW, legend=legend, framework="tensorflow") or ()
     assert finding.saving is not None
     assert finding.saving.expected_ns == 8_000_000
+
+
+def test_a_call_beside_operators_takes_one_of_their_cores() -> None:
+    trace = """
+        cell 1ms
+        step      |..........|..........|
+        main      |oooPPPPooo|oooPPPPooo|
+        pool      |..ooooo...|..ooooo...|
+        tf_data_x |i.........|i.........|
+    """
+    legend = {"P": operator("PyFunc:PyFunc", launches=False), "i": iterator("Root", cores=2)}
+    (finding,) = find(HostCallback, trace, legend=legend, framework="tensorflow") or ()
+    assert finding.saving is not None
+    # Half of 4 ms in each of two steps, of which three quarters are expected.
+    assert (finding.saving.expected_ns, finding.saving.high_ns) == (3_000_000, 4_000_000)
+    assert finding.saving.low_ns == 0
 
 
 def test_python_functions_of_the_input_pipeline_are_left_alone() -> None:

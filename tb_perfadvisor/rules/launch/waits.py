@@ -35,9 +35,11 @@ from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
 from tb_perfadvisor.signals.host.idle import IdleOwner, idle_owners
 from tb_perfadvisor.signals.host.queued_waits import QueuedWaits, queued_waits
 from tb_perfadvisor.signals.host.waits import WaitCallSite, wait_call_sites, wait_count
+from tb_perfadvisor.signals.input.core_sharing import ALL_CORES
+from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.launch.device_graphs import ReplayPreparation, replay_preparation
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
-from tb_perfadvisor.trace.intervals import total_ns
+from tb_perfadvisor.trace.intervals import join, total_ns
 
 _MOST_CHANGES = 4
 """For known causes; the table lists all of them."""
@@ -214,10 +216,15 @@ class HostCallback(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        callbacks = host_callbacks(signals)
-        waited_ns = total_ns(callbacks.waits)
-        if self.is_minor(waited_ns, signals):
+        callbacks, cores = host_callbacks(signals), tfdata(signals).cores
+        waited_ns, claims, beside = total_ns(callbacks.waits), callbacks.waits, ""
+        taken_ns = total_ns(callbacks.beside) // cores if cores else 0
+        if self.is_minor(waited_ns + taken_ns, signals):
             return
+        if taken_ns:
+            claims = join(claims, callbacks.beside)
+            beside = f" For another {per_step(total_ns(callbacks.beside), signals)}"
+            beside += f" they take one of {cores} cores from the step's operators."
         evidence = executions_by_operation(
             signals, callbacks.rows, "Calls of Python in the step", "Longest calls"
         )
@@ -227,9 +234,15 @@ class HostCallback(Rule):
             summary=(
                 f"{subject} for {per_step(waited_ns, signals)} while the step calls Python"
                 f" ({count_per_step(callbacks.count, 'call', signals)}), mostly"
-                f" {evidence[0].rows[0][0]}."
+                f" {evidence[0].rows[0][0]}.{beside}"
             ),
-            saving=Saving(0, waited_ns, waited_ns, callbacks.waits, "measured"),
+            saving=Saving(
+                0,
+                waited_ns + round(ALL_CORES * taken_ns),
+                waited_ns + taken_ns,
+                claims,
+                "modeled" if taken_ns else "measured",
+            ),
             evidence=evidence,
             remedies=advise("no-callback", "print-outside"),
         )

@@ -40,13 +40,15 @@ _PRIMITIVE = r"(?:^|/)(?:pure_callback|io_callback|debug_callback|debug_print)(?
 
 
 class HostCallbacks(msgspec.Struct, frozen=True):
-    """Calls in the used window, and the time in which nothing else runs."""
+    """Calls in the used window, and the time that the step spends on them."""
 
     rows: Int32
     """Events of the calls: operators on the host, else operations of the device."""
     count: int
     waits: Intervals
     """When the device, or the other operators of the step on the CPU, wait for them."""
+    beside: Intervals = EMPTY
+    """On a CPU-only capture, when they take a core from operators that run beside them."""
 
 
 @memoized
@@ -78,7 +80,7 @@ def _of_jax(signals: Signals) -> HostCallbacks:
         return HostCallbacks(rows, _executions(signals, rows), transfer_waits(signals))
     rows = _in_window(signals, _executed(signals.trace))
     if signals.device.is_host_only:
-        return HostCallbacks(rows, len(rows), _alone(signals, rows))
+        return _on_host(signals, rows)
     # The device copies for a call; the function runs between the copies.
     waits = _idle_after(signals, rows)
     return HostCallbacks(rows, _executions(signals, rows), waits)
@@ -88,7 +90,7 @@ def _of_tensorflow(signals: Signals) -> HostCallbacks:
     calls = without(python_calls(signals.trace), python_functions(signals))
     rows = _in_window(signals, calls)
     if signals.device.is_host_only:
-        return HostCallbacks(rows, len(rows), _alone(signals, rows))
+        return _on_host(signals, rows)
     events = signals.trace.events
     running = union(events.start_ns[rows], events.end_ns[rows])
     return HostCallbacks(rows, len(rows), intersect(signals.host_idle, running))
@@ -117,8 +119,8 @@ def _executions(signals: Signals, rows: Int32) -> int:
     return int(count.max(initial=0)) if len(known) else 0
 
 
-def _alone(signals: Signals, rows: Int32) -> Intervals:
-    """On a CPU-only capture, the time of calls in which no other thread computes."""
+def _on_host(signals: Signals, rows: Int32) -> HostCallbacks:
+    """Calls of a CPU-only capture. The step waits for them while no other thread computes."""
     trace, window = signals.trace, signals.attribution
     events, operators = trace.events, trace.rows(EventKind.OPERATOR)
     operators = without(operators, rows)
@@ -129,13 +131,17 @@ def _alone(signals: Signals, rows: Int32) -> Intervals:
     # Another thread computes where several threads do, or one that is not the call's own.
     several = crowded(*computing.values())
     single = minus(join(*computing.values()), several)
-    alone = []
+    alone, calls = [], []
     for track, places in places_by_value(events.track[rows]):
         running = union(events.start_ns[rows[places]], events.end_ns[rows[places]])
         own = intersect(running, intersect(computing.get(track, EMPTY), single))
         busy = join(intersect(running, several), intersect(running, single))
         alone.append(join(minus(running, busy), own))
-    return clip(join(*alone), window.window_start_ns, window.window_end_ns)
+        calls.append(running)
+    start_ns, end_ns = window.window_start_ns, window.window_end_ns
+    waits = clip(join(*alone), start_ns, end_ns)
+    beside = minus(clip(join(*calls), start_ns, end_ns), waits)
+    return HostCallbacks(rows, len(rows), waits, beside)
 
 
 def _idle_after(signals: Signals, rows: Int32) -> Intervals:
