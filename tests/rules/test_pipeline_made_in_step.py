@@ -42,8 +42,14 @@ def test_saves_all_but_the_function() -> None:
     assert [remedy.text[:20] for remedy in finding.remedies]
 
 
-def test_an_iterator_now_and_then_begins_an_epoch() -> None:
-    assert find(PipelineMadeInStep, requests(make_ms=20, pipelines=3)) == ()
+def test_a_request_of_several_batches_makes_a_pipeline_every_few_steps() -> None:
+    (finding,) = find(PipelineMadeInStep, requests(make_ms=20, pipelines=3, steps=12)) or ()
+    assert finding.saving is not None
+    assert finding.saving.high_ns == ms(60)  # three times
+
+
+def test_what_is_made_twice_is_not_made_in_a_loop() -> None:
+    assert find(PipelineMadeInStep, requests(make_ms=20, pipelines=2)) == ()
 
 
 def test_an_iterator_of_a_dataset_that_is_there_is_not_its_making() -> None:

@@ -456,15 +456,17 @@ def _doing(lines: Sequence[Line]) -> str:
 _MAKES = re.compile(r"^EagerExecute: (?:MakeIterator|\w+Dataset(?:V\d+)?)$")
 _ITERATOR = re.compile(r"^EagerExecute: MakeIterator$")
 _FUNCTION = re.compile(r"^Eager(?:Local)?Execute: __inference_\w+$")
+_FEWEST = 3
+"""A pipeline that is made once or twice is not made in a loop."""
 _EXPECTED = 0.9
 """What replaces it also checks the inputs and calls a function."""
 
 
 class PipelineMadeInStep(Rule):
-    """Each step makes a tf.data pipeline, as each call of Keras's `predict` does."""
+    """The loop makes tf.data pipelines, as each call of Keras's `predict` does."""
 
     id = "pipeline-made-in-step"
-    title = "Make the input pipeline once, not in every step"
+    title = "Make the input pipeline once, before the loop"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.STEPS)
     is_preview = False
 
@@ -476,11 +478,13 @@ class PipelineMadeInStep(Rule):
         made = steps.own(rows[named(trace, rows, _MAKES)])
         iterators = made[named(trace, made, _ITERATOR)]
         functions = rows[named(trace, rows, _FUNCTION)]
-        if len(iterators) < steps.count or len(made) <= len(iterators) or not len(functions):
+        if len(iterators) < _FEWEST or len(made) <= len(iterators) or not len(functions):
             return
         window = signals.attribution
         working = union(events.start_ns[functions], events.end_ns[functions])
-        claims = minus(np.array([[window.window_start_ns, window.window_end_ns]]), working)
+        around = minus(single(window.window_start_ns, window.window_end_ns), working)
+        making = union(events.start_ns[made], events.end_ns[made])
+        claims = around[overlap_ns(making, around[:, 0], around[:, 1]) > 0]
         total = total_ns(claims)
         if self.is_minor(total, signals):
             return
@@ -490,9 +494,9 @@ class PipelineMadeInStep(Rule):
             title="Call the model itself, not predict(), for each batch" if is_keras else "",
             instance=f"{count_per_step(len(iterators), 'pipeline', signals)}",
             summary=(
-                f"{per_step(total, signals)} goes into everything but the compiled function. It"
-                f" makes {count_per_step(len(iterators), 'pipeline', signals)} for the data, whose"
-                " functions are traced anew, and ends them again."
+                f"{per_step(total, signals)} goes into making pipelines for the data"
+                f" ({count_per_step(len(iterators), 'pipeline', signals)}), whose functions are"
+                " traced anew, and into all else around them but the compiled function."
             ),
             saving=Saving(total // 2, round(_EXPECTED * total), total, claims, "measured"),
             evidence=(
