@@ -219,7 +219,9 @@ def _widened(saving: Saving, signals: Signals, category: Category, nameless: Int
     quicker_ns, beside_ns = round(FASTER_SHARE * work_ns), 0
     if category in ("input", "launch") and saving.basis == "measured":
         waiting_ns = saving.claimed_ns  # what the host does may run operators, such as a checkpoint
-    if category != "steps":  # findings about slow steps do not say why they are slow
+    # Findings about slow steps do not say why they are slow. Where no operator is recorded, nothing
+    # tells which part of the time is nameless.
+    if category != "steps" and len(computing):
         beside_ns = _beside_ns(saving, waiting_ns, signals, nameless)
         if 2 * waiting_ns > saving.claimed_ns:
             quicker_ns = max(quicker_ns, min(_quicker_ns(work, signals), saving.expected_ns))

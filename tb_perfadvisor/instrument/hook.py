@@ -354,6 +354,11 @@ class _RecordedProcess(HookedProcess):
             frame = frame.f_back
         return False
 
+    def goes_on(self, seconds: float) -> None:
+        """Rounds of the loop went by that nobody counted."""
+        if self._profiler is not None:
+            self._profiler.goes_on(seconds)
+
     def may_forget_loop(self) -> None:
         """Another loop runs for longer: look for what ends its steps."""
         if self._sources.rank is Rank.LOOP:

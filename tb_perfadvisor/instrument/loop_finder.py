@@ -52,6 +52,9 @@ class Steps(Protocol):
     def round_ended(self, frame: FrameType) -> None:
         """A round of that loop ended."""
 
+    def goes_on(self, seconds: float) -> None:
+        """That loop still runs, whose rounds nobody counted for some time."""
+
     def may_forget_loop(self) -> None:
         """The loop has ended; another one runs for longer."""
 
@@ -132,7 +135,9 @@ class LoopFinder:
             time.sleep(2 * _LOOK_EVERY_S)
             runs, has_enough = _runs(loop), self._steps.has_enough()
             if is_paused and runs:
-                self._ended_s = time.monotonic()
+                now_s = time.monotonic()
+                self._steps.goes_on(now_s - (self._ended_s or now_s))
+                self._ended_s = now_s
             if is_paused and not has_enough:
                 self.rounds.watch([loop])
                 self.rounds.follow(loop, ended)

@@ -6,6 +6,7 @@ most of the time. Each look costs some ten microseconds.
 
 from __future__ import annotations
 
+import dis
 import random
 import sys
 import threading
@@ -22,6 +23,10 @@ from tb_perfadvisor.machine.facts import Activity, Line, Lines, SideWork
 _EVERY_S: Final = 0.04
 _MOST_S: Final = 1.0
 """A look that comes later than that found the machine asleep, not the program busy."""
+_HELD: Final = 0.8
+"""Python takes its lock away after its switch interval from who does not give it."""
+_NO_NEW_ARRAYS: Final = frozenset({4, *range(13, 26)})
+"""Arguments of Python's binary operations (opcode.h) that are products of matrices or in place."""
 _MOST_LINES: Final = 50
 _TEXT: Final = 200
 
@@ -91,6 +96,24 @@ class _Place(NamedTuple):
     calls: str
     side_work: SideWork | None
     activity: Activity | None
+    is_in_loop: bool
+
+
+class _Seen:
+    """What some looks saw; the place is None outside of the user's code."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.seconds: Counter[_Place | None] = Counter()
+        self.spells: Counter[_Place | None] = Counter()
+        self.doing: dict[_Place | None, Counter[Activity]] = {}
+
+    def add(self, other: _Seen) -> None:
+        self.looks += other.looks
+        self.seconds.update(other.seconds)
+        self.spells.update(other.spells)
+        for place, doing in other.doing.items():
+            self.doing.setdefault(place, Counter()).update(doing)
 
 
 class StackSamples:
@@ -100,9 +123,7 @@ class StackSamples:
         self._steps = 0
         self._is_paused = self._is_stopped = False
         self._lock = threading.Lock()
-        self._whole: Counter[_Place | None] = Counter()
-        self._of_step: Counter[_Place | None] = Counter()
-        self._spells: Counter[_Place | None] = Counter()
+        self._whole, self._of_step = _Seen(), _Seen()
         self._before: _Place | None = None
         self._number = 0
         self._observed = threading.main_thread().ident
@@ -134,16 +155,17 @@ class StackSamples:
     def lines(self) -> Lines | None:
         """What was seen during whole steps; None if that is too little to tell."""
         with self._lock:
-            whole = Counter(self._whole)
+            whole = _Seen()
+            whole.add(self._whole)
             if self._number != self._steps:
-                whole.update(self._of_step)
-        seconds = sum(whole.values())
-        places = [(place, s) for place, s in whole.most_common() if place is not None]
+                whole.add(self._of_step)
+        seconds = sum(whole.seconds.values())
+        places = [(place, s) for place, s in whole.seconds.most_common() if place is not None]
         if not seconds:
             return None
         return Lines(
             seconds=round(seconds, 3),
-            looks=max(round(seconds / _EVERY_S), 1),
+            looks=whole.looks,
             lines=tuple(
                 Line(
                     path=place.path,
@@ -151,8 +173,9 @@ class StackSamples:
                     function=place.function,
                     calls=place.calls[:_TEXT],
                     side_work=place.side_work,
-                    activity=place.activity,
-                    spells=self._spells[place],
+                    activity=place.activity or whole.doing[place].most_common(1)[0][0],
+                    spells=whole.spells[place],
+                    is_in_loop=place.is_in_loop,
                     share=s / seconds,
                 )
                 for place, s in places[:_MOST_LINES]
@@ -165,26 +188,54 @@ class StackSamples:
         before_s = time.monotonic()
         while not self._is_stopped:
             # At random, so that no loop is in the same place each time.
-            time.sleep(_EVERY_S * chance.uniform(0.5, 1.5))
+            wait_s = _EVERY_S * chance.uniform(0.5, 1.5)
+            asked_s = time.monotonic()
+            time.sleep(wait_s)
             now_s = time.monotonic()
+            late_s = now_s - asked_s - wait_s
             passed_s, before_s = now_s - before_s, now_s
             with suppress(Exception):
-                self.look(at_work(sys._current_frames(), self._observed or 0, chance), passed_s)
+                frame = at_work(sys._current_frames(), self._observed or 0, chance)
+                self.look(frame, passed_s, late_s >= _HELD * sys.getswitchinterval())
 
-    def look(self, frame: FrameType | None, passed_s: float) -> None:
-        """Count the time since the last look for where the program is."""
+    def look(self, frame: FrameType | None, passed_s: float, was_held: bool = False) -> None:
+        """Count the time since the last look for where the program is.
+
+        If Python's lock was held, the look had to wait until it was taken away.
+        """
         if self._is_paused or passed_s > _MOST_S:
             return
         place = _place(frame, self.step_path)
         with self._lock:
             if self._number != self._steps:
                 # What was seen after the last step is no part of the loop.
-                self._whole.update(self._of_step)
-                self._of_step.clear()
+                self._whole.add(self._of_step)
+                self._of_step = _Seen()
                 self._number = self._steps
-            self._of_step[place] += passed_s  # type: ignore[assignment]
-            self._spells[place] += place != self._before
+            self._of_step.looks += 1
+            self._of_step.seconds[place] += passed_s  # type: ignore[assignment]
+            self._of_step.spells[place] += place != self._before
+            self._of_step.doing.setdefault(place, Counter())[_doing(frame, was_held)] += 1
             self._before = place
+
+
+def _doing(frame: FrameType | None, was_held: bool) -> Activity:
+    """What the innermost function does, by its instruction.
+
+    Python gives its lock away between instructions that jump or call, and compiled code in any.
+    """
+    if frame is None:
+        return "calls"
+    code, at = frame.f_code.co_code, frame.f_lasti
+    name, argument = dis.opname[code[at]], code[at + 1]
+    if name.endswith(("_SUBSCR", "_SLICE")):
+        return "parts"
+    if "MATRIX" in name or (name == "BINARY_OP" and argument in _NO_NEW_ARRAYS):
+        return "calls"
+    if name.startswith(("BINARY_", "UNARY_", "COMPARE_")):
+        return "operators"
+    is_compiled = name.startswith("INPLACE_") or ("CALL" in name and not was_held)
+    return "calls" if is_compiled else "Python"
 
 
 def at_work(frames: dict[int, FrameType], thread: int, chance: random.Random) -> FrameType | None:
@@ -240,7 +291,8 @@ def _place(frame: FrameType | None, path: StepPath | None = None) -> _Place | No
     function = "" if code.co_name == "<module>" else code.co_name
     activity: Activity | None = "compiling" if outermost is not None else None
     file, line = shown_path(code.co_filename), user.f_lineno or 1
-    return _Place(file, line, function, callee, side_work, activity)
+    is_in_loop = path is not None and path.repeats(user)
+    return _Place(file, line, function, callee, side_work, activity, is_in_loop)
 
 
 def _outermost_compiling(frame: FrameType | None) -> FrameType | None:

@@ -238,6 +238,14 @@ class StepPath:
                 return (caller, kind) if kind is not None else None
         return None
 
+    def repeats(self, frame: FrameType) -> bool:
+        """Whether a loop inside of a step runs this frame's line."""
+        steps, line = self._lines.get(frame.f_code, set()), frame.f_lineno
+        return any(
+            first <= line <= last and not any(first <= each <= last for each in steps)
+            for first, last in loops_of(frame.f_code.co_filename)
+        )
+
     def _kind(self, caller: FrameType, steps: set[int]) -> Apart | None:
         name, line = caller.f_code.co_filename, caller.f_lineno
         if line in steps:

@@ -34,8 +34,9 @@ SideWork = Literal[
 ]
 """What a program writes for people to look at, or to go on from; and what else it does every few
 steps, such as `if step % 100 == 0`, or behind the loop over the steps of an epoch."""
-Activity = Literal["compiling"]
-"""What a framework does on the way to running the program."""
+Activity = Literal["compiling", "Python", "operators", "parts", "calls"]
+"""What is done most: a framework compiles; Python runs its own instructions; and compiled code
+computes an expression such as `a + b`, reads or writes parts as `a[i] = b` does, or is called."""
 
 
 class Machine(Struct, frozen=True):
@@ -155,9 +156,11 @@ class Line(Struct, frozen=True):
     """The function that it calls, with its module; empty if it calls none that is in Python."""
     side_work: SideWork | None = None
     activity: Activity | None = None
-    """What the framework does in the call, where its functions tell."""
+    """None if nothing tells."""
     spells: Count | None = None
     """How many times the program was seen to come here from elsewhere; None if not counted."""
+    is_in_loop: bool = False
+    """Whether a loop of the function runs it again and again in each step."""
 
 
 class Lines(Struct, frozen=True):

@@ -102,7 +102,7 @@ def test_a_thread_looks_and_leaves_the_random_numbers_of_the_program() -> None:
     random.seed(0)
     samples.step()
     found = [random.random()]
-    eventually(lambda: samples._of_step.total() > 0)
+    eventually(lambda: samples._of_step.looks > 0)
     found.append(random.random())
     samples.step()
     eventually(lambda: samples.lines is not None)
@@ -212,3 +212,59 @@ def test_a_server_without_requests_is_nowhere() -> None:
     main = threading.get_ident()
     waiting = lambda: at_work({main: sys._getframe(1)}, main, random.Random(0))  # noqa: E731
     assert SERVER.serve_forever(SELECTORS.select, waiting) is None
+
+
+def test_only_looks_of_the_loop_count() -> None:
+    samples = Looks()
+    samples.step()
+    for _ in range(4):
+        samples.after(0.25)
+        samples.step()
+    for _ in range(3):
+        samples.after(0.1)  # after the last step
+    lines = samples.lines
+    assert lines is not None
+    assert (lines.looks, lines.seconds, lines.lines[0].spells) == (4, 1.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a + a", "operators"),
+        ("-a", "operators"),
+        ("a < a", "operators"),
+        ("a @ a", "calls"),
+        ("a += a", "calls"),
+        ("a[0]", "parts"),
+        ("a[0] = 1", "parts"),
+        ("list(map(look, (0,)))", "calls"),
+    ],
+)
+def test_what_is_done_shows_in_the_instruction(source: str, expected: str) -> None:
+    samples = Looks()
+
+    class Array:
+        def look(self, *_: object) -> Array:
+            samples.look(sys._getframe(1), 0.1)
+            return self
+
+        __add__ = __neg__ = __lt__ = __matmul__ = __iadd__ = look
+        __getitem__ = __setitem__ = look
+
+    samples.step()
+    # As compiled code does, methods of `Array` look at who calls them.
+    exec(compile(source, __file__, "exec"), {"a": Array(), "look": Array().look})
+    samples.step()
+    lines = samples.lines
+    assert lines is not None
+    assert [line.activity for line in lines.lines] == [expected]
+
+
+def test_who_holds_the_lock_for_long_runs_python() -> None:
+    samples = Looks()
+    samples.step()
+    samples.look(sys._getframe(), 0.1, was_held=True)
+    samples.step()
+    lines = samples.lines
+    assert lines is not None
+    assert [line.activity for line in lines.lines] == ["Python"]

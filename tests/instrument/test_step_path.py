@@ -61,3 +61,29 @@ def test_tells_steps_from_what_runs_seldom(tmp_path: Path) -> None:
     ]
     # Behind the last epoch, nothing is repeated.
     assert found == [*one_epoch, *one_epoch, "evaluation"]
+
+
+def test_loops_inside_of_a_step(tmp_path: Path) -> None:
+    program = """
+def letters(seen):
+    for _ in range(1):
+        seen("one by one")
+
+for number in range(2):
+    seen("step")
+    letters(seen)
+    for _ in range(1):
+        seen("inner")
+"""
+    file = tmp_path / "program.py"
+    file.write_text(program, encoding="utf-8")
+    path, repeats = StepPath(), {}
+
+    def seen(what: str) -> None:
+        frame = sys._getframe(1)
+        if what == "step":
+            path.add(frame)
+        repeats[what] = path.repeats(frame)
+
+    exec(compile(program, str(file), "exec"), {"seen": seen})
+    assert repeats == {"step": False, "one by one": True, "inner": True}

@@ -10,16 +10,16 @@ from tb_perfadvisor.api import analyze
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.machine.facts import Facts, Line, Lines, Load
+from tb_perfadvisor.machine.facts import Activity, Facts, Line, Lines, Load
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.rules.evidence.host import host_code_table
 from tb_perfadvisor.rules.finding import Column, Table
 from tb_perfadvisor.rules.launch.host_work import PythonOverhead
 from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.signals.host.call_tree import SelfTime
-from tb_perfadvisor.testing import check_rule, draw, find, run_of
+from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of
 from tb_perfadvisor.testing.symbols import host
-from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace import EventKind, Trace
 
 SLOW = """
     cell 1ms
@@ -424,3 +424,101 @@ def test_what_each_call_needs_only_moves_beside_the_device() -> None:
     assert finding.saving is not None
     assert finding.saving.expected_ns == 10 * 3_000_000
     assert finding.saving.high_ns == 10 * 7_000_000
+
+
+def plain(*lines: Line, looks: int = 400) -> Trace:
+    """Three steps of 10 ms of a program in which nothing records operators."""
+    builder = TraceBuilder()
+    for number in range(3):
+        builder.step(number, ms(10 * number), ms(10 * number + 10))
+    return replace(builder.build(), facts=Facts(lines=Lines(looks * 0.04, looks, lines)))
+
+
+def in_flux(share: float, activity: Activity | None, *, line: int = 70, loop: bool = False) -> Line:
+    calls = "numpy._core.numeric.roll"
+    return Line("flow.py", line, share, "flux", calls, activity=activity, is_in_loop=loop)
+
+
+@pytest.mark.parametrize(
+    ("activity", "loop", "title", "change"),
+    [
+        ("operators", False, "Make fewer temporary arrays", "arrays-in-place"),
+        ("parts", True, "Copy fewer parts of arrays", "arrays-in-place"),
+        ("calls", False, "Make fewer or cheaper calls of compiled functions", "one-call-for-all"),
+        ("calls", True, "Let one call do what a loop does one by one", "one-call-for-all"),
+    ],
+)
+def test_compiled_work_of_a_program_without_operators_has_only_bounds(
+    activity: Activity, *, loop: bool, title: str, change: str
+) -> None:
+    trace = plain(in_flux(0.4, activity, loop=loop), in_flux(0.2, "Python", line=80))
+    (finding,) = find(PythonOverhead, trace) or ()
+    assert finding.title == f"{title}: flux (flow.py:70)"
+    assert finding.remedies[0].change == change
+    assert (finding.saving, finding.severity) == (None, "low")
+    assert finding.bounds is not None
+    # Six of ten milliseconds, in three steps.
+    assert (finding.bounds.low_ns, finding.bounds.expected_ns) == (0, 0)
+    assert finding.bounds.high_ns == pytest.approx(ms(18), rel=0.01)
+    assert finding.summary.startswith(
+        "Over its whole run, the program was 60.0 % of the time in flux (flow.py:70), which calls"
+        " numpy._core.numeric.roll, mostly in "
+    )
+
+
+def test_half_of_pythons_own_instructions_is_expected() -> None:
+    (finding,) = find(PythonOverhead, plain(in_flux(0.4, "Python", loop=True))) or ()
+    assert finding.title == "Let one call do what a loop does one by one: flux (flow.py:70)"
+    saving = finding.saving
+    assert saving is not None
+    assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (0, ms(6), ms(12))
+    assert finding.severity == "medium"  # at most
+    assert finding.summary.endswith(
+        ", in a loop inside of each step. A faster way saves at most that."
+    )
+
+
+def test_temporary_arrays_and_copies_of_parts_go_together() -> None:
+    lines = (
+        in_flux(0.2, "operators"),
+        in_flux(0.15, "parts", line=71),
+        in_flux(0.3, "calls", line=72),
+    )
+    (finding,) = find(PythonOverhead, plain(*lines)) or ()
+    assert finding.title == "Make fewer temporary arrays: flux (flow.py:72)"
+    # Nothing takes half.
+    (finding,) = find(PythonOverhead, plain(*lines, in_flux(0.1, "Python", line=73))) or ()
+    assert finding.title.startswith("Speed up the host code")
+
+
+def test_side_work_is_not_the_function_of_the_steps() -> None:
+    figure = Line("flow.py", 90, 0.6, "flux", "matplotlib.pyplot.pause", "figures")
+    (finding,) = find(PythonOverhead, plain(figure, in_flux(0.3, "operators"))) or ()
+    assert finding.title == "Make fewer temporary arrays: flux (flow.py:70)"
+    (finding,) = find(PythonOverhead, plain(figure)) or ()
+    assert finding.title == "Find out what the host does in the long gaps"
+
+
+def test_a_place_needs_looks() -> None:
+    (finding,) = find(PythonOverhead, plain(in_flux(0.5, "operators"), looks=19)) or ()
+    assert finding.title == "Find out what the host does in the long gaps"
+    # Five of twenty looks are enough, four are not.
+    for share, is_named in ((0.25, True), (0.2, False)):
+        (finding,) = find(PythonOverhead, plain(in_flux(share, "operators"), looks=20)) or ()
+        assert finding.title.endswith("flux (flow.py:70)") == is_named
+
+
+def test_short_gaps_between_operators_have_a_place_and_no_price() -> None:
+    trace = draw("""
+        cell 100us
+        step   |........|........|........|
+        main   |oo..oo..|oo..oo..|oo..oo..|
+    """)
+    lines = Lines(16.0, 400, (in_flux(0.4, "operators"),))
+    (finding,) = find(PythonOverhead, replace(trace, facts=Facts(lines=lines))) or ()
+    assert finding.title == "Make fewer temporary arrays: flux (flow.py:70)"
+    assert (finding.saving, finding.bounds) == (None, None)
+    assert finding.summary.startswith("Nothing in the profile tells what the host does during")
+    seldom = Lines(16.0, 400, (in_flux(0.2, "operators"),))  # less than half of it
+    (finding,) = find(PythonOverhead, replace(trace, facts=Facts(lines=seldom))) or ()
+    assert finding.title == "Find out what the host does between operators"

@@ -46,13 +46,17 @@ def test_saves_nine_tenths_of_the_share() -> None:
 def test_names_all_kinds_and_adds_them_up() -> None:
     saves = Line("train.py", 60, 0.1, "", "torch.serialization.save", "checkpoints")
     (finding,) = find(SideWorkInLoop, program(figures(0.2), STEP, saves))
-    assert finding.instance == "drawing figures and saving checkpoints takes 30.0 % of the run"
+    assert finding.instance == (
+        "drawing figures and saving checkpoints takes 30.0 % of the run (train.py:52 train)"
+    )
 
 
 def test_texts_of_tensors_are_made_where_they_are_written() -> None:
     texts = Line("train.py", 68, 0.7, "step", "torch._tensor.__format__", "texts")
     (finding,) = find(SideWorkInLoop, program(texts, STEP)) or ()
-    assert finding.instance == "making texts of tensors takes 70.0 % of the run"
+    assert finding.instance == (
+        "making texts of tensors takes 70.0 % of the run (train.py:68 step)"
+    )
     assert finding.remedies[0].snippet.startswith("log.debug(")
 
 
@@ -77,7 +81,8 @@ def evaluation(share: float, kind: SideWork = "every few steps") -> Line:
 def test_what_the_loop_does_every_few_steps() -> None:
     (finding,) = find(SideWorkInLoop, program(evaluation(0.3), STEP))
     assert finding.title == "Evaluate less often, or on fewer samples"
-    assert finding.instance == "what the loop does every few steps takes 30.0 % of the run"
+    assert finding.instance.startswith("what the loop does every few steps takes 30.0 % of the run")
+    assert finding.instance.endswith("(train.py:81 train)")
     assert finding.saving is not None
     assert finding.saving.expected_ns == pytest.approx(ms(30) * 0.27, rel=0.001)
 

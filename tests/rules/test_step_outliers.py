@@ -2,9 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from msgspec.structs import replace
+
 from tb_perfadvisor.api import analyze
+from tb_perfadvisor.machine.facts import Facts, Line, Lines
 from tb_perfadvisor.rules.steps.variation import StepOutliers
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, host, ms, run_of
+from tb_perfadvisor.trace import Trace
 
 SLOW = """
     cell 1ms
@@ -108,3 +113,28 @@ def test_steps_of_a_server_that_read_prompts_are_no_outliers() -> None:
     assert find(StepOutliers, trace, legend=legend) == ()
     # If it only generates tokens as well, the step stands out, and so it does without annotations.
     assert find(StepOutliers, trace, legend={**legend, "P": legend["d"]}) != ()
+
+
+def slow_steps(*slow: int, share: float = 0.0, operators: bool = True) -> Trace:
+    """Twenty steps of 10 ms; some of 60 ms. A figure is drawn for a share of the run."""
+    builder, at_ms = TraceBuilder(), 0
+    for number in range(20):
+        end_ms = at_ms + (60 if number in slow else 10)
+        builder.step(number, ms(at_ms), ms(end_ms))
+        if operators:
+            builder.operator("aten::mm", ms(at_ms), ms(at_ms + 8), launches=False)
+        at_ms = end_ms
+    figure = Line("flow.py", 90, share, "main", "matplotlib.pyplot.pause", "figures")
+    return replace(builder.build(), facts=Facts(lines=Lines(16.0, 400, (figure,))))
+
+
+@pytest.mark.parametrize("operators", [True, False])
+def test_side_work_explains_slow_steps(*, operators: bool) -> None:
+    # 100 of 300 ms are additional: twice as much as 0.16 of the time, and not as 0.17.
+    assert find(StepOutliers, slow_steps(7, 13, share=0.16, operators=operators))
+    assert find(StepOutliers, slow_steps(7, 13, share=0.17, operators=operators)) == ()
+
+
+def test_one_slow_step_of_a_program_without_operators_may_be_chance() -> None:
+    assert find(StepOutliers, slow_steps(7))
+    assert find(StepOutliers, slow_steps(7, operators=False)) == ()

@@ -247,6 +247,11 @@ class ContinuousProfiler:
         """Number the steps on from another profiler's, so that their recordings differ."""
         self._number = self._first_number = step
 
+    def goes_on(self, seconds: float) -> None:
+        """Steps went by that nobody counted, and took this long; looks at them count."""
+        self._between_s += seconds
+        self.samples.step()
+
     def skip(self) -> None:
         """The time up to now is not part of a step: an evaluation or a checkpoint."""
         self._is_comparable = False

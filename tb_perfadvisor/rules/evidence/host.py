@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.machine.facts import Line, Lines
+from tb_perfadvisor.machine.facts import Activity, Line, Lines
 from tb_perfadvisor.rules.amounts import count_per_step, share_of_window
 from tb_perfadvisor.rules.evidence.tables import costliest_groups
 from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Span, Table
@@ -327,7 +327,7 @@ def lines_tables(lines: Lines | None) -> tuple[Table, ...]:
     """A table of lines with their share of the run, and what they call; none if none were seen."""
     if lines is None:
         return ()
-    rows = tuple((_place(line), line.calls or None, line.share) for line in lines.lines[:_MOST])
+    rows = tuple((place_of(line), line.calls or None, line.share) for line in lines.lines[:_MOST])
     columns = (
         Column("line", "Source line"),
         Column("calls", "Calls"),
@@ -339,7 +339,7 @@ def lines_tables(lines: Lines | None) -> tuple[Table, ...]:
 def described(line: Line) -> str:
     """`70 % of the time in train.py:52 train, which calls matplotlib.pyplot.pause`."""
     calls = f", which calls {line.calls}" if line.calls else ""
-    return f"{format_share(line.share)} of the time in {_place(line)}{calls}"
+    return f"{format_share(line.share)} of the time in {place_of(line)}{calls}"
 
 
 def likely_ns(
@@ -362,13 +362,33 @@ def likely_ns(
 def seen_most(lines: Lines | None) -> str:
     """Where the program was most often outside of frameworks; empty if that was not often."""
     found = busiest_function(lines)
-    if found is None:
-        return ""
-    if len(found.lines) == 1:
-        return f". Over its whole run, the program was {described(found.lines[0])}"
-    share = format_share(found.share)
-    return f". Over its whole run, the program was {share} of the time in {found}"
+    return "" if found is None else f". {seen_most_of(found)}"
 
 
-def _place(line: Line) -> str:
+def seen_most_of(function: BusyFunction) -> str:
+    """How often a program was in a function, and what was mostly done there."""
+    does = _DOES[function.activity] if function.activity is not None else ""
+    does += ", in a loop inside of each step" if function.loops else ""
+    if len(function.lines) == 1:
+        return f"Over its whole run, the program was {described(function.lines[0])}{does}"
+    share = format_share(function.share)
+    calls = Counter[str]()
+    for line in function.lines:
+        calls[line.calls] += line.share  # type: ignore[assignment]
+    called, of_calls = calls.most_common(1)[0]
+    what = f", which calls {called}" if called and 2 * of_calls > function.share else ""
+    return f"Over its whole run, the program was {share} of the time in {function}{what}{does}"
+
+
+_DOES: dict[Activity, str] = {
+    "compiling": ", and waited for compilations there",
+    "Python": ", mostly in Python's own instructions, or in calls that are as short",
+    "operators": ", mostly in operators between arrays, each of which makes a new array",
+    "parts": ", mostly in copies of parts of arrays",
+    "calls": ", mostly in compiled functions",
+}
+
+
+def place_of(line: Line) -> str:
+    """`train.py:52 train`."""
     return f"{line.path}:{line.line} {line.function}".strip()

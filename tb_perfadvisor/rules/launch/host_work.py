@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.machine.facts import Line, Lines, SideWork
+from tb_perfadvisor.machine.facts import Activity, Line, Lines, SideWork
 from tb_perfadvisor.rules.amounts import (
     count_per_step,
     per_step,
@@ -26,7 +26,9 @@ from tb_perfadvisor.rules.evidence.host import (
     lines_tables,
     longest_stretch,
     nameless_tables,
+    place_of,
     seen_most,
+    seen_most_of,
 )
 from tb_perfadvisor.rules.evidence.tables import (
     equal_part,
@@ -38,7 +40,7 @@ from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, cost
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity
-from tb_perfadvisor.signals.host.busy_functions import BusyFunction, busiest_for
+from tb_perfadvisor.signals.host.busy_functions import BusyFunction, busiest_for, busiest_function
 from tb_perfadvisor.signals.host.call_tree import SelfTime, self_time
 from tb_perfadvisor.signals.host.debugging import garbage_collections
 from tb_perfadvisor.signals.host.idle import (
@@ -87,6 +89,20 @@ _BETWEEN = "Find out what the host does between {}"
 _NOTHING = "Where nothing is recorded"
 _OF_SAMPLES = "Make batches in fewer calls of Python"
 _OF_VALUES = "Make arrays of arrays, not of Python values"
+_DO: dict[Activity | None, str] = {
+    "Python": "Let compiled calls do what Python does step by step",
+    "operators": "Make fewer temporary arrays",
+    "parts": "Copy fewer parts of arrays",
+    "calls": "Make fewer or cheaper calls of compiled functions",
+    "compiling": "Compile less often",
+    None: "Speed up the host code that everything waits for",
+}
+"""Titles, by what a function does."""
+_LOOPS = "Let one call do what a loop does one by one"
+_CHANGES: dict[Activity | None, str] = {
+    **dict.fromkeys(("operators", "parts"), "arrays-in-place"),
+    **dict.fromkeys(("Python", "calls", "compiling", None), "one-call-for-all"),
+}
 _ADVICE = ("overlapped-schedule", "processor-backend", "host-work")
 _IN_WRAPPER = ("device-graphs", "cpp-wrapper", "larger-regions")
 """Changes that spend less time between the kernels of a compiled graph."""
@@ -123,6 +139,11 @@ class PythonOverhead(Rule):
         unowned = idle_without(signals, *OVERRIDING, *STALLING, IdleOwner.SLOW_LAUNCH)
         claims = join(*(each.saving.claims for each in found if each.saving is not None))
         unexplained = signals.attribution.intervals[Cause.UNEXPLAINED]
+        has_operators = len(signals.trace.rows(EventKind.OPERATOR)) > 0 or len(signals.device.rows)
+        lines = signals.trace.facts.lines
+        function = None if has_operators else busiest_function(lines, of_steps=True)
+        if function is not None:  # looks at the whole run tell more than those at a few steps
+            unexplained = signals.attribution.of(Cause.PYTHON, Cause.UNEXPLAINED)
         unnamed = nameless(signals, intersect(unexplained, unowned))
         spikes = step_variation(signals).spikes
         if spikes is not None:  # `periodic-spikes` reports these, with what recurs
@@ -130,23 +151,49 @@ class PythonOverhead(Rule):
         unnamed = minus(unnamed, join(claims, dispatching_on_host(signals)))
         total = total_ns(unnamed)
         if total > NAMELESS_SHARE * signals.attribution.window_ns:
-            length_ns = unnamed[:, 1] - unnamed[:, 0]
-            is_short = 2 * int(length_ns[length_ns > self.minimum_stall_ns].sum()) <= total
-            on_cpu = signals.device.is_host_only
-            yield Finding(
-                title=_BETWEEN.format("operators" if on_cpu else "launches")
-                if is_short
-                else _NAMELESS,
-                summary=(
-                    "Nothing in the profile tells what the host does during"
-                    f" {per_step(total, signals)} in which"
-                    f" {'no operator runs' if on_cpu else 'the device idles'}."
-                ),
-                saving=None,
-                evidence=nameless_tables(signals, unnamed, _NOTHING),
-                remedies=advise("record-host-code"),
-                severity="low",
-            )
+            if has_operators and not found:
+                function = busiest_for(signals, total)
+            yield self._of_nameless(signals, unnamed, function, has_price=not has_operators)
+
+    def _of_nameless(
+        self, signals: Signals, unnamed: Intervals, function: BusyFunction | None, has_price: bool
+    ) -> Finding:
+        """Time without a name, and the function in which looks over the whole run found it."""
+        total = total_ns(unnamed)
+        length_ns = unnamed[:, 1] - unnamed[:, 0]
+        is_short = 2 * int(length_ns[length_ns > self.minimum_stall_ns].sum()) <= total
+        on_cpu = signals.device.is_host_only
+        title = _BETWEEN.format("operators" if on_cpu else "launches") if is_short else _NAMELESS
+        activity = None if function is None else function.activity
+        what = _LOOPS if function is not None and function.loops else _DO[activity]
+        bounds = saving = None
+        if function is not None and has_price:
+            high_ns = min(round(function.share * signals.attribution.window_ns), total)
+            claims = intersect(unnamed, equal_part(signals, min(function.share, 1.0)))
+            # Of Python's own instructions, half is a guess. Compiled work may all be needed.
+            is_python = activity == "Python"
+            bounds = Saving(0, high_ns // 2 if is_python else 0, high_ns, claims, "heuristic")
+            saving = bounds if is_python else None
+        return Finding(
+            title=title if function is None else f"{what}: {function}",
+            instance="" if function is None else str(function),
+            summary=(
+                f"{seen_most_of(function)}. A faster way saves at most that."
+                if function is not None and has_price
+                else "Nothing in the profile tells what the host does during"
+                f" {per_step(total, signals)} in which"
+                f" {'no operator runs' if on_cpu else 'the device idles'}"
+                f"{'' if function is None else '. ' + seen_most_of(function)}."
+            ),
+            saving=saving,
+            bounds=None if saving is not None else bounds,
+            evidence=(
+                *nameless_tables(signals, unnamed, _NOTHING),
+                *lines_tables(signals.trace.facts.lines),
+            ),
+            remedies=advise(_CHANGES[activity] if function is not None else "record-host-code"),
+            severity="medium" if saving is not None else "low",
+        )
 
     def _of_host_code(self, signals: Signals) -> Iterable[Finding]:
         attribution = signals.attribution
@@ -430,7 +477,8 @@ class SideWorkInLoop(Rule):
         window_ns = signals.attribution.window_ns
         yield Finding(
             title=_EVALUATE if is_training else "",
-            instance=f"{_doing(found)} takes {format_share(share)} of the run",
+            instance=f"{_doing(found)} takes {format_share(share)} of the run"
+            f" ({place_of(found[0])})",
             summary=(
                 f"{format_share(share)} of the {format_duration(lines.seconds * 1e9)} between the"
                 f" first and the last step went into {_doing(found)}, and the steps wait for it."

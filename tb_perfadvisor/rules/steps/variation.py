@@ -26,6 +26,7 @@ from tb_perfadvisor.rules.finding import (
 )
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
+from tb_perfadvisor.signals.host.busy_functions import side_work_share
 from tb_perfadvisor.signals.launch.delays import taken_by_others_ns
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
 from tb_perfadvisor.signals.steps.step_variation import (
@@ -273,7 +274,8 @@ class StepOutliers(Rule):
         if len(outliers) == 0 or len(outliers) > self.greatest_share * count:
             return
         part, excess = variation.grown(outliers)
-        if part == "Operators on the host":
+        is_plain = len(outliers) == 1 and not len(signals.trace.rows(EventKind.OPERATOR))
+        if part == "Operators on the host" or (is_plain and signals.device.is_host_only):
             return  # the machine was busy with other work
         gaps_ns = signals.attribution.total_ns(Cause.BETWEEN_STEPS)
         has_gaps = share_of_window(gaps_ns, signals) > self.greatest_gap_share
@@ -285,6 +287,9 @@ class StepOutliers(Rule):
         slowest = int(outliers[variation.duration_ns[outliers].argmax()])
         number, slowest_ns = int(signals.steps.number[slowest]), int(variation.duration_ns[slowest])
         is_lost = part in OF_THE_HOST
+        side_ns = side_work_share(signals.trace.facts.lines) * signals.attribution.window_ns
+        if is_lost and signals.device.is_host_only and 2 * side_ns >= excess_ns:
+            return  # a figure in every tenth step makes each of these slow
         name = dominant_event(signals, claims, excess_ns)[0] if is_lost else ""
         yield Finding(
             instance=(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import NamedTuple
 
-from tb_perfadvisor.machine.facts import Line, Lines
+from tb_perfadvisor.machine.facts import Activity, Line, Lines
 from tb_perfadvisor.signals.signals import Signals
 
 _OFTEN = 0.05
+_FEWEST_LOOKS = 20
+"""With fewer, a line in several of them may be chance."""
+_FEWEST_OF_PLACE = 5
+"""Looks that find a function. Fewer say little of what it takes."""
 _MAKES_SAMPLES = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__", "collate_fn"})
 """What data sets of PyTorch and Keras define, and what loaders call."""
+_PASSING: tuple[Activity, ...] = ("operators", "parts")
 _FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax", "jaxlib", "flax", "optax"})
 _CONVERSIONS = frozenset(
     {"array", "as_tensor", "asarray", "constant", "convert_to_tensor", "tensor"}
@@ -30,6 +36,26 @@ class BusyFunction(NamedTuple):
         return sum(line.share for line in self.lines)
 
     @property
+    def activity(self) -> Activity | None:
+        """What is done there for more than half of its time; None if nothing is.
+
+        Making arrays and copying their parts go together: both pass over memory.
+        """
+        shares: dict[Activity | None, float] = defaultdict(float)
+        for line in self.lines:
+            shares[line.activity] += line.share
+        passing = max(_PASSING, key=shares.__getitem__)
+        shares[passing] = sum([shares.pop(each) for each in _PASSING])
+        activity = max(shares, key=shares.__getitem__)
+        return activity if 2 * shares[activity] > self.share else None
+
+    @property
+    def loops(self) -> bool:
+        """Whether most of the time is in a loop inside of the step, over calls or instructions."""
+        looping = sum(line.share for line in self.lines if line.is_in_loop)
+        return self.activity in ("calls", "Python") and 2 * looping > self.share
+
+    @property
     def makes_samples(self) -> bool:
         """Whether a data set is asked for a sample or a batch by this function."""
         return self.lines[0].function in _MAKES_SAMPLES
@@ -45,20 +71,32 @@ class BusyFunction(NamedTuple):
         return f"{first.function or 'module'} ({first.path}:{first.line})"
 
 
-def busiest_function(lines: Lines | None) -> BusyFunction | None:
+def busiest_function(lines: Lines | None, *, of_steps: bool = False) -> BusyFunction | None:
     """The function in which the program was most often outside of frameworks; None if seldom.
 
     What frameworks do is in profiles, but for what they make of Python values. Each line of a
-    script's top level counts by itself: together they may be the whole program.
+    script's top level counts by itself: together they may be the whole program. So does side work
+    of a function, which is left out if the function is to be one of the steps.
     """
-    found: dict[tuple[str, str, int], list[Line]] = {}
-    for line in () if lines is None else lines.lines:
-        if _is_outside(line):
-            place = line.path, line.function, 0 if line.function else line.line
+    if lines is None or lines.looks < _FEWEST_LOOKS:
+        return None
+    found: dict[tuple[object, ...], list[Line]] = {}
+    for line in lines.lines:
+        if _is_outside(line) and not (of_steps and line.side_work is not None):
+            place = line.path, line.function, 0 if line.function else line.line, line.side_work
             found.setdefault(place, []).append(line)
     functions = (BusyFunction(tuple(sorted(of, key=lambda o: -o.share))) for of in found.values())
     busiest = max(functions, key=lambda function: function.share, default=None)
-    return busiest if busiest is not None and busiest.share >= _OFTEN else None
+    least = max(_OFTEN, _FEWEST_OF_PLACE / lines.looks)
+    return busiest if busiest is not None and busiest.share >= least else None
+
+
+def side_work_share(lines: Lines | None) -> float:
+    """The share of the time that goes into figures, checkpoints and the like; 0 if seldom."""
+    if lines is None or lines.looks < _FEWEST_LOOKS:
+        return 0.0
+    share = sum(line.share for line in lines.lines if line.side_work is not None)
+    return share if share >= _OFTEN else 0.0
 
 
 def busiest_for(signals: Signals, total_ns: int) -> BusyFunction | None:
