@@ -59,8 +59,8 @@ BUDGET = {
     # for programs without a framework.
     # Scans that XLA writes out, gathers of neighbors and products of repeated rows, in the two
     # comparisons of excess work: up to 97 % to gain in half of its twins, and nothing was said.
-    # Waits for worker processes in the program's own Python, and callbacks that take a core from the
-    # step: neither was told, and a pipeline made by each call was told as compiling.
+    # Waits for worker processes in the program's own Python, and callbacks that take a core from
+    # the step: neither was told, and a pipeline made by each call was told as compiling.
     "lines of Python and TOML": 136_765,
 }
 SLACK = 0.02
