@@ -305,15 +305,14 @@ class _Fusion:
         """The latest tensor of this size in an open kernel, best one that nothing has read."""
         keys = self._keys(extent)
         read = None
-        for kernel in reversed(self._open):
-            for tensor in reversed(kernel.tensors):
-                if self._key(tensor.extent) not in keys or tensor in taken:
-                    continue
-                if copies and (tensor.is_copy or tensor.is_read):
-                    continue
-                if not tensor.is_read:
-                    return tensor
-                read = read or tensor
+        for tensor in self._tensors():
+            if self._key(tensor.extent) not in keys or tensor in taken:
+                continue
+            if copies and (tensor.is_copy or tensor.is_read):
+                continue
+            if not tensor.is_read:
+                return tensor
+            read = read or tensor
         return read
 
     def _find_whole(self, extent: Extent) -> _Tensor | None:
@@ -604,7 +603,10 @@ def _kinds(signals: Signals) -> tuple[Int64, list[Operands | None], NDArray[np.b
     is_bound = is_in(kernel_families(signals), _MEMORY_BOUND)
     index = np.flatnonzero(is_open & ~is_estimated)
     if len(index):
-        _add_recorded(signals, kinds, index, is_bound[index], operands)
+        kinds[index] = _recorded_kinds(trace, operator[index], operands)
+        is_fusible = np.array([found is not None and found.fusible for found in operands])
+        # A library's kernel, or one that was compiled, is complete.
+        kinds[index[is_fusible[kinds[index]] & ~is_bound[index]]] = _BARRIER
     index = np.flatnonzero(is_open & is_estimated & is_bound)
     # Times that differ by less than this are not told apart.
     duration_ns = trace.events.duration_ns[rows[index]] // 100 * 100
@@ -615,20 +617,6 @@ def _kinds(signals: Signals) -> tuple[Int64, list[Operands | None], NDArray[np.b
         family = KernelFamily(int(families[place]))
         operands.append(_estimated(trace.strings[names[place]], family, int(duration_ns[place])))
     return kinds, operands, is_estimated
-
-
-def _add_recorded(
-    signals: Signals,
-    kinds: Int64,
-    index: NDArray[np.intp],
-    is_bound: NDArray[np.bool_],
-    operands: list[Operands | None],
-) -> None:
-    """Add the kinds of work whose operators have recorded inputs."""
-    kinds[index] = _recorded_kinds(signals.trace, launchers(signals)[index], operands)
-    is_fusible = np.array([found is not None and found.fusible for found in operands])
-    # A library's kernel, or one that was compiled, is complete.
-    kinds[index[is_fusible[kinds[index]] & ~is_bound]] = _BARRIER
 
 
 def _recorded_kinds(trace: Trace, operators: Int32, operands: list[Operands | None]) -> Int64:
@@ -660,14 +648,11 @@ def _common(signals: Signals) -> Int64:
     around = (EventKind.OPERATOR, EventKind.ANNOTATION)
     kinds[is_within(signals, launchers(signals), _excluded(), around)] = _SKIPPED
     kinds[kernel_families(signals) == KernelFamily.OPTIMIZER] = _SKIPPED
-    of_lists = [name for name in distinct(events.name[rows]).tolist() if _is_of_lists(trace, name)]
+    # Kernels on lists of tensors, such as all parameters.
+    names = distinct(events.name[rows]).tolist()
+    of_lists = [name for name in names if "multi_tensor_apply" in trace.strings[name]]
     kinds[is_in(events.name[rows], of_lists)] = _SKIPPED
     return kinds
-
-
-def _is_of_lists(trace: Trace, name: int) -> bool:
-    """Whether a kernel works on lists of tensors, such as all parameters."""
-    return "multi_tensor_apply" in trace.strings[name]
 
 
 def _estimated(name: str, family: KernelFamily, duration_ns: int) -> Operands | None:
