@@ -418,18 +418,21 @@ def test_operations_of_a_line_are_judged_together(line: str, is_sure: bool) -> N
 
 
 def test_what_lies_between_two_products_is_moved() -> None:
-    # Volumes of all pairs, of which each product needs its own operation: nothing is in excess.
+    # Volumes of all pairs, sampled along one of their dimensions by rows of each point's own: no
+    # other order needs less, and each product needs its own operation.
     points, volume = "bf16[8,2048,256]{2,1,0}", "bf16[8,2048,2048]{2,1,0}"
-    few, by_rows = "bf16[8,64,2048]{2,1,0}", "lhs_contracting_dims={2}"
+    rows, planes = "bf16[16384,4,32]{2,1,0}", "bf16[16384,32,64]{2,1,0}"
+    sampled, by_rows = "bf16[16384,4,64]{2,1,0}", "lhs_contracting_dims={2}"
     pair = Pair(
         f"%volume = {volume} fusion({points} %x, {points} %y), kind=kOutput",
-        f"%sampled = {few} fusion({few} %rows, {volume} %volume), kind=kOutput",
+        f"%sampled = {sampled} fusion({rows} %rows, {volume} %volume), kind=kOutput",
         f"""
         %x = {points} parameter(0)
         %y = {points} parameter(1)
-        %rows = {few} parameter(2)
+        %rows = {rows} parameter(2)
         %volume = {volume} dot({points} %x, {points} %y), {by_rows} // in volume
-        %sampled = {few} dot({few} %rows, {volume} %volume), {by_rows} // in sampled, result
+        %planes = {planes} bitcast({volume} %volume) // in sampled
+        %sampled = {sampled} dot({rows} %rows, {planes} %planes), {by_rows} // in sampled, result
         """,
     )
     assert find(ExcessWork, pair.trace()) == ()
@@ -457,7 +460,7 @@ IN_ORDER = f"""
     %low = {LOW} parameter(0)
     %high = {HIGH} parameter(1)
     %x = {ROW} parameter(2)
-    %product = {WHOLE} dot({LOW} %low, {HIGH} %high)
+    %product = {WHOLE} dot({LOW} %low, {HIGH} %high), lhs_contracting_dims={{1}}
     %whole = {WHOLE} copy({WHOLE} %product)
     {SECOND} // result
 """
@@ -465,8 +468,8 @@ OTHER = program(f"""
     %low = {LOW} parameter(0)
     %high = {HIGH} parameter(1)
     %x = {ROW} parameter(2)
-    %product = {SMALL} dot({ROW} %x, {LOW} %low)
-    %dot.2 = {RESULT} dot({SMALL} %product, {HIGH} %high) // result
+    %product = {SMALL} dot({ROW} %x, {LOW} %low), lhs_contracting_dims={{1}}
+    %dot.2 = {RESULT} dot({SMALL} %product, {HIGH} %high), lhs_contracting_dims={{1}} // result
 """)
 
 
@@ -481,6 +484,38 @@ def test_another_order_needs_fewer_flop() -> None:
     # Now 4096·64·2048 + 1024·4096·2048 = 9.13e9 terms; then 1024·4096·64 + 1024·64·2048 = 0.40e9.
     assert "4.4 % is needed" in finding.summary
     assert "parentheses" in finding.remedies[0].text
+
+
+QUERIES, ALL_PAIRS_OF_8 = "bf16[8,{0},512]{{2,1,0}}", "bf16[8,{0},{0}]{{2,1,0}}"
+ATTENDED = "%attended = {queries} fusion({queries} %q, {queries} %k, {queries} %v), kind=kOutput"
+
+
+@pytest.mark.parametrize(
+    ("length", "labels", "needed"),
+    [
+        # Terms now: 2 · 8 · 4096² · 512; in the other order 2 · 8 · 4096 · 512².
+        (4096, ("0bf_0oi->0bf", "0bf_0io->0bf"), "12.5 %"),
+        (2048, ("0fb_0oi->0bf", "0bf_0io->0bf"), "25.0 %"),
+        (256, ("0bf_0oi->0bf", "0bf_0io->0bf"), ""),
+    ],
+)
+def test_the_order_of_products_in_a_batch(
+    length: int, labels: tuple[str, str], needed: str
+) -> None:
+    # Linear attention as XLA compiles it for TPUs, by rows and by columns of the queries.
+    queries, pairs = QUERIES.format(length), ALL_PAIRS_OF_8.format(length)
+    first = queries if labels[0].startswith("0b") else f"bf16[8,512,{length}]{{2,1,0}}"
+    window = "window={size=8 stride=7 lhs_dilate=8}, dim_labels="
+    text = f"""
+        %q = {first} parameter(0)
+        %k = {queries} parameter(1)
+        %v = {queries} parameter(2)
+        %s = {pairs} convolution({first} %q, {queries} %k), {window}{labels[0]}
+        %o = {queries} convolution({pairs} %s, {queries} %v), {window}{labels[1]} // in attended
+        %attended = {queries} copy({queries} %o) // result
+    """
+    found = find(ExcessWork, drawn(SLOW, ATTENDED.format(queries=queries), program(text))) or ()
+    assert [f"{needed} is needed" in finding.summary for finding in found] == [True] * bool(needed)
 
 
 def test_a_product_that_something_else_reads_stays() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from math import prod, sqrt
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import stored_bytes
 from tb_perfadvisor.signals.tpu.product_time import product_flop
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, readers_of
-from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction
+from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tb_perfadvisor.trace.program import Program
 
 MAPS = (
@@ -518,61 +518,52 @@ def costly_orders(signals: Signals) -> tuple[CostlyOrder, ...]:
 
 
 def _other_order(program: Program, first: int, users: list[int]) -> float | None:
-    """FLOP of A(BC) relative to (AB)C; None unless all are products of two matrices.
+    """FLOP of A(BC) relative to (AB)C; None unless all are products of two matrices, or of many.
 
     `first` is the row of AB, and `users` are those of all products of which it is a factor.
     """
-    sides = _sides(program, first)
-    orders = [_terms(program, first, second) for second in users]
-    if sides is None or any(order is None for order in orders):
-        return None
-    now = prod(sides) + sum(order[0] for order in orders if order)
-    return sum(order[1] for order in orders if order) / now
-
-
-def _terms(program: Program, first: int, second: int) -> tuple[float, float] | None:
-    """Terms that C takes of a product (AB)C, and of both products of A(BC)."""
     inner = _sides(program, first)
     if inner is None:
         return None
-    factors = [program.operands(second, slot) for slot in (0, 1)]
-    if any(len(factor) != 1 for factor in factors):
-        return None
-    of_first = [origin(program, factor[0]) == first for factor in factors]
-    outer = _sides(program, second)
-    if outer is None or of_first.count(True) != 1:
-        return None
-    m, k, n = inner
-    contracted = outer[1]
-    p = outer[2] if of_first[0] else outer[0]
-    # If the second contracts the columns of the first, it can multiply the right factor first.
-    if round(contracted) == round(n):
-        then = k * n * p + m * k * p
-    elif round(contracted) == round(m):
-        then = p * m * k + p * k * n
-    else:
-        return None
-    return prod(outer), then
+    now, then = prod(inner), 0
+    for second in users:
+        outer = _sides(program, second)
+        of_first = [origin(program, factor) == first for factor in program.operands(second)]
+        if outer is None or of_first.count(True) != 1 or outer.batch != inner.batch:
+            return None
+        # What the second contracts has to be the rows or the columns of the first, and no batch.
+        if outer.contracted not in {inner.rows, inner.columns} - {inner.batch}:
+            return None
+        now += prod(outer)
+        of_other = outer.columns if of_first[0] else outer.rows
+        then += inner.batch * inner.contracted * of_other * (inner.rows + inner.columns)
+    return then / now
 
 
-def _sides(program: Program, product: int) -> tuple[float, float, float] | None:
-    """Rows, contracted size and columns of a product of two plain matrices; None for others."""
+class _Sides(NamedTuple):
+    """How many products of matrices there are, and the sizes of their matrices."""
+
+    batch: int
+    rows: int
+    contracted: int
+    columns: int
+
+
+def _sides(program: Program, product: int) -> _Sides | None:
+    """The sizes of a product of matrices, or of many, in any order; None for others."""
+    parsed = parse_instruction(program.texts.get(product, ""))
+    flop = product_flop(parsed) if parsed is not None else None
     factors = [program.operands(product, slot) for slot in (0, 1)]
-    if any(len(factor) != 1 for factor in factors):
+    if not flop or any(len(factor) != 1 for factor in factors):
         return None
-    left, right = (_large_dims(program.shape_of(factor[0])) for factor in factors)
-    result = _large_dims(program.shape_of(product))
-    if max(left, right, result, key=lambda dims: dims[1])[1] > 2:
-        return None
-    a, b, c = left[0], right[0], result[0]
-    rows, contracted, columns = sqrt(a * c / b), sqrt(a * b / c), sqrt(b * c / a)
-    whole = all(abs(size - round(size)) < 1e-6 for size in (rows, contracted, columns))
-    return (rows, contracted, columns) if whole else None
-
-
-def _large_dims(shape: Shape) -> tuple[int, int]:
-    """Elements, and the number of dimensions of more than one."""
-    return max(shape.elements, 1), sum(dim > 1 for dim in shape.dims)
+    left, right, result = (
+        max(program.shape_of(row).elements, 1) for row in (*factors[0], *factors[1], product)
+    )
+    terms = flop / 2
+    # B products have BMKN terms, BMK and BKN elements in the factors, and BMN in the result.
+    sizes = left * right * result / terms**2, terms / right, terms / result, terms / left
+    is_whole = all(size.is_integer() for size in sizes)
+    return _Sides(*map(int, sizes)) if is_whole else None
 
 
 def mapped_from(program: Program, row: int) -> list[int]:
