@@ -46,6 +46,12 @@ def test_arguments_of_16_bits_are_not_widened() -> None:
     assert find(WidenedWeights, drawn(SLOW, FUSION, program(text))) == ()
 
 
+def test_images_of_8_bits_that_weights_multiply_are_none() -> None:
+    product = f"dot({WIDE} %scaled, {X} %x)"
+    text = PROGRAM.replace(f"dot({X} %x, {WIDE} %scaled)", product)
+    assert find(WidenedWeights, drawn(SLOW, FUSION, program(text))) == ()
+
+
 @pytest.mark.parametrize("reader", ["add", "tanh"])
 def test_what_no_product_reads_is_another_matter(reader: str) -> None:
     text = PROGRAM.replace("dot(", f"{reader}(")

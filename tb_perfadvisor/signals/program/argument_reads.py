@@ -211,14 +211,22 @@ def _feeds_product(running: Running, operation: XlaOperation, rows: list[int]) -
     pending = [row for row in rows if program.kernel_of(row) == operation.name]
     seen = set(pending)
     while pending:
-        for user in program.users(pending.pop()):
+        row = pending.pop()
+        for user in program.users(row):
             name = program.name_of(user)
-            if name in PRODUCTS:
+            if name in PRODUCTS and _is_weights(program, user, row):
                 return True
             if user not in seen and name in (*SAME_ELEMENTS, *_SCALES):
                 seen.add(user)
                 pending.append(user)
     return False
+
+
+def _is_weights(program: Program, product: int, factor: int) -> bool:
+    """Whether a factor is not what a program multiplies by weights, the first of two arguments."""
+    second = [origin(program, of) for of in program.operands(product, 1)]
+    is_first = factor in program.operands(product, 0)
+    return not (is_first and any(program.argument[row] >= 0 for row in second))
 
 
 _WIDE, _NARROW = "f32", ("bf16", "f16")
