@@ -62,6 +62,9 @@ class CostlyOperations(Rule):
     remaining_share: ClassVar[float]
     """The share of their time that is expected to remain after the change."""
     changes: ClassVar[tuple[str, ...]]
+    is_priced: ClassVar[bool] = True
+    """Whether the shapes tell what the operations would take. Else, nothing says whether the change
+    gains here, and the severity is low."""
     expected_of_best: ClassVar[float] = 1.0
     """How many times the best time an operation is expected to take."""
     moves_data: ClassVar[bool] = False
@@ -132,7 +135,7 @@ class CostlyOperations(Rule):
             saving=saving,
             evidence=(table, costliest("Longest executions", signals.worker, rows, cost_ns)),
             remedies=advise(*self.changes_of(signals, operations)),
-            severity="low" if saving.is_unknown else None,
+            severity=None if self.is_priced and not saving.is_unknown else "low",
         )
 
     def _avoidable_ns(

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
-from msgspec.structs import replace
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
@@ -37,9 +36,6 @@ class FasterOperations(Rule):
     changes: ClassVar[tuple[str, ...]] = ()
     reads_less: ClassVar[bool] = False
     """Whether the change makes arguments smaller. Else, no step gets shorter than reading them."""
-    is_priced: ClassVar[bool] = True
-    """Whether anything confirms what the operations would take. Else, the saving is unknown, and at
-    most the best one."""
 
     @abstractmethod
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
@@ -75,13 +71,9 @@ class FasterOperations(Rule):
         )
         if self.is_minor(saving.expected_ns, signals):
             return
-        if not self.is_priced:
-            saving = replace(saving, low_ns=0, expected_ns=0, is_unknown=True)
         cost_ns = time_within(signals, rows, saving.claims)
         table = operations_table(f"{self.noun.capitalize()}s", signals, operations, rows, cost_ns)
         instance, summary = self.describe(signals, per_step(saving.claimed_ns, signals))
-        if not self.is_priced:
-            summary += f" At most {per_step(saving.high_ns, signals)} can be saved."
         yield Finding(
             instance=instance,
             summary=summary,

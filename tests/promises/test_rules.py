@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tb_perfadvisor.engine.analyze import run_rule
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.rules.base import SECTIONS, Rule
+from tb_perfadvisor.rules.costly_operations import CostlyOperations
 from tb_perfadvisor.rules.entries import tomllib
 from tb_perfadvisor.rules.page import rule_page
 from tb_perfadvisor.rules.registry import all_rules, builtin_rules
@@ -53,6 +54,20 @@ def test_the_docstring_is_the_page() -> None:
             yield f"## {heading}\n\n{text}" in page, f"{heading!r} is on the page"
 
     assert faults_of(check) == []
+
+
+def test_what_tells_the_gain_of_each_rule_for_tpus() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/numbers.md").read_text("utf-8")
+    rows = page.partition("| what tells it |")[2].partition("\n\n")[0].splitlines()[2:]
+    by_kind = [re.findall("`([a-z-]+)`", row) for row in rows]
+    needs = {Need.PROGRAMS, Need.TILED_LAYOUTS, Need.XLA_OPERATIONS}
+    of_tpus = [rule for rule in builtin_rules() if rule.category == "xla" or needs & {*rule.needs}]
+    assert sorted(name for names in by_kind for name in names) == sorted(r.id for r in of_tpus)
+    costly = [rule for rule in of_tpus if issubclass(rule, CostlyOperations)]
+    assert {rule.id for rule in costly if rule.is_priced} < {*by_kind[0]}
+    assert {rule.id for rule in costly if not rule.is_priced} < {*by_kind[-1]}
+    is_of_shapes = [rule.best_ns is not CostlyOperations.best_ns for rule in costly]
+    assert all(of for of, rule in zip(is_of_shapes, costly, strict=True) if rule.is_priced)
 
 
 def test_nothing_is_left_to_do() -> None:

@@ -41,6 +41,7 @@ def test_saves_what_the_fix_saves() -> None:
     # A fifth of 400 ns, and half of it.
     assert finding.saving is not None
     assert (finding.saving.expected_ns, finding.saving.high_ns) == (160, 400)
+    assert finding.severity == "low"
     table = finding.evidence[0]
     assert isinstance(table, Table)
     assert table.rows == (("while.1", 20, 800, 40),)

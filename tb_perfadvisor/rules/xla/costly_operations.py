@@ -188,6 +188,7 @@ class TransposeOverhead(CostlyOperations):
     noun = "layout change"
     remaining_share = 0.5
     changes = ("native-order", "einsum-order", "transposed-product", "stacked-first")
+    is_priced = False
     moves_data = True
 
     def remains(self, signals: Signals, operation: XlaOperation) -> float:
@@ -239,6 +240,8 @@ class Operations(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class NamedOperations(CostlyOperations):
     """Evaluator of the rules for which names tell the operations apart."""
+
+    is_priced = False
 
     operations: ClassVar[Operations]
     """Those that the rule is about."""

@@ -505,6 +505,7 @@ class ShortLoopTrips(Rule):
                 f" {format_duration(trip_ns)} on average ({int(trips.max())} trips at most)."
             ),
             saving=Saving(0, looped_ns // 5, looped_ns // 2, claims, "heuristic"),
+            severity="low",
             evidence=(
                 _trips_table(signals, rows, trips),
                 costliest("Longest loops of short trips", signals.worker, rows, duration_ns),
