@@ -94,6 +94,42 @@ def test_examples_are_processed_at_once() -> None:
     assert "vmap" in (finding.remedies[0].snippet or "")
 
 
+@pytest.mark.parametrize(("written", "remedy"), [("gates", "all trips"), ("mixed", "inputs of")])
+def test_trips_may_read_what_trips_before_have_written(written: str, remedy: str) -> None:
+    # As of attention to the tokens of a prompt. What is read may decide what is written, or not.
+    keys = "bf16[256,32,4096]{2,1,0}"
+    update = f"dynamic-update-slice({keys} %keys, {GATES} %{written}, s32[] %trip)"
+    text = (
+        COUNTER
+        + INPUTS
+        + f"""
+        %keys = {keys} {update} // runs=256
+        %read = {GATES} reduce({keys} %keys) // runs=256
+        %mixed = {GATES} add({GATES} %gates, {GATES} %read) // result, runs=256
+    """
+    )
+    (finding,) = find(ExcessWork, drawn(SLOW, FUSION, program(text))) or ()
+    assert remedy in finding.remedies[0].text
+
+
+def test_the_rest_of_a_loop_may_stay_on_the_chip_at_best() -> None:
+    def high_ns(weights: str) -> int:
+        other = f"%before = {GATES} dot({GATES} %state, {weights} %recurrent)"
+        legend = {
+            "s": xla_op("fusion", FUSION, module=MODULE),
+            "t": xla_op("before", other, module=MODULE),
+        }
+        trace = draw(SLOW.replace("ssss", "sstt"), legend=legend, device="TPU v5 lite")
+        text = LOOP.replace(STATE, weights)
+        (finding,) = find(ExcessWork, replace(trace, programs=(program(text),))) or ()
+        assert finding.saving is not None
+        return finding.saving.high_ns
+
+    # Beside it, the recurrence reads 32 MiB in each trip, or 16 KiB more than there is room for.
+    more_ns = high_ns(STATE) - high_ns("bf16[4098,4096]{1,0}")
+    assert more_ns == pytest.approx(2 * 1000 * 2**25 / BYTES_PER_US, rel=0.001)
+
+
 def test_independent_trips_wait_for_the_same_array_only_once() -> None:
     brought = W.replace("0}", "0:S(1)}")
     text = COUNTER + INPUTS.replace("{W} %w)", f"{brought} %near)").replace(

@@ -66,8 +66,14 @@ class ExcessWork(Rule):
             return
         cost, cost_ns = saving.claimed_ns, time_within(signals, rows, saving.claims)
         for part in parts:
-            others = executions(signals, part.around)
-            gone = signals.trace.events.duration_ns[others] * part.around_share
+            others = executions(signals, [operation for operation, _ in part.around])
+            share = np.zeros(len(signals.trace.hlo.name))
+            share[[operation.op for operation, _ in part.around]] = [
+                gone for _, gone in part.around
+            ]
+            gone = (
+                signals.trace.events.duration_ns[others] * share[signals.trace.operations(others)]
+            )
             saving = at_best_also(signals, saving, others, gone.astype(np.int64))
         yield Finding(
             instance=_place(signals, parts[0]),
@@ -145,7 +151,7 @@ def _summary(signals: Signals, parts: Sequence[Excess], cost: str) -> str:
 
 
 _AT_ONCE = (
-    "{} trips of a loop run one after the other, but none of this depends on the trip before."
+    "{} trips of a loop run one after the other, but none of this has to wait for the trip before."
 )
 _WHY = {
     Avoidable.WHOLE: _AT_ONCE,

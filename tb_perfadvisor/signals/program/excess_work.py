@@ -32,6 +32,7 @@ from tb_perfadvisor.signals.program.graph import (
 )
 from tb_perfadvisor.signals.program.loop_work import (
     LEAST_NS,
+    NEEDED_AT_BEST,
     Avoidable,
     AvoidableWork,
     loop_work,
@@ -64,8 +65,6 @@ _MOST_STARTS = 0.25
 _MOST_USEFUL = 0.75
 """Of the FLOP of products in excess."""
 _MOST_UNKNOWN = 0.3
-NEEDED_AT_BEST = 0.5
-"""Share of what is needed: at the rates of the data sheet, and as its surroundings get faster."""
 _LEAST_OF_LINE = 0.01
 """Share of the window that an operation takes, so that a change is about its line."""
 _BRINGS = MOVES | {"copy-done", "custom-call", "dynamic-update-slice", "pad", "slice-start"}
@@ -111,10 +110,9 @@ class Excess(Struct, frozen=True):
     """Trips of a loop that could run at once, and other work that loops do twice."""
     unpriced_ns: float = 0.0
     """Of what is needed, the time of operations whose need is not known."""
-    around: tuple[XlaOperation, ...] = ()
-    """What only brings arrays to the part or away from it, and what else is of its lines."""
-    around_share: float = 0.0
-    """How much of their time goes at best with the part's excess."""
+    around: tuple[tuple[XlaOperation, float], ...] = ()
+    """What only brings arrays to the part or away from it, what else is of its lines, and what else
+    its loop reads in each trip; with the share of its time that goes at best with the excess."""
 
     @property
     def is_explained(self) -> bool:
@@ -204,13 +202,18 @@ class _Parts:
         part = frozenset(operation.name for operation in excess.operations)
         around = self._of_same_lines(part) | self._that_move(part)
         operations = sorted(map(self._operation, around), key=lambda operation: operation.op)
+        beside = excess.avoidable.least_shares if excess.avoidable is not None else {}
+        gone = [
+            (self._operation(name), 1 - beside[name]) for name in sorted(beside.keys() - around)
+        ]
         time_ns = total_ns(self.signals, operations)
         if not time_ns:
-            return excess
+            return replace(excess, around=tuple(gone))
         needs = self.work.needs((part | around) & self.rows.keys())
         least_ns = max(NEEDED_AT_BEST * needs.known_ns(self.bytes_per_s), excess.least_ns)
         gone_ns = time_ns - (least_ns - excess.least_ns)
-        return replace(excess, around=tuple(operations), around_share=max(gone_ns / time_ns, 0.0))
+        gone += [(operation, max(gone_ns / time_ns, 0.0)) for operation in operations]
+        return replace(excess, around=tuple(gone))
 
     def _of_same_lines(self, part: frozenset[str]) -> frozenset[str]:
         """The other operations of the source lines from which most of a part's time comes."""

@@ -8,7 +8,7 @@ rest of the loop goes through the device's memory.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from enum import Enum
 
 from msgspec import Struct
@@ -43,6 +43,8 @@ from tb_perfadvisor.units import NS_PER_S
 
 LEAST_NS = 1000.0
 """What an operation takes, however small it is."""
+NEEDED_AT_BEST = 0.5
+"""Share of what is needed: at the rates of the data sheet, and as its surroundings get faster."""
 _MOVES = frozenset(
     (*SAME_ELEMENTS, *FREE, "dynamic-slice", "dynamic-update-slice", "slice", "add", "compare")
 )
@@ -57,6 +59,9 @@ _MICRO_BATCHES_PER_STAGE = 4
 _TAKES = ("slice", "dynamic-slice")
 _LARGEST_SHARE_OF_MEMORY = 0.25
 """What arrays of all trips may take of a device's memory."""
+
+_ROOM_ON_CHIP = 32 << 20
+"""Bytes: a quarter of the memory that v5e and v6e have for vectors, and half of a v5p's."""
 
 
 class Avoidable(Enum):
@@ -85,6 +90,9 @@ class AvoidableWork(Struct, frozen=True):
     border_bytes: float
     """What they would move instead."""
     kind: Avoidable
+    least_shares: Mapping[str, float] = {}
+    """Of other operations of the loop, what remains if the arrays that each trip reads again stay
+    on the chip, where room is for them once the rest is gone."""
 
 
 @memoized
@@ -162,7 +170,31 @@ class _Loop:
             moved_bytes=sum(self._bytes(name, at_once=False) * self._count(name) for name in names),
             border_bytes=sum(self._bytes(name) * self._count(name) / self.trips for name in names),
             kind=Avoidable.WHOLE if self.values.is_free else Avoidable.PART,
+            least_shares=self._on_chip(self.rows.keys() - names),
         )
+
+    def _on_chip(self, names: Set[str]) -> dict[str, float]:
+        """The shares that remain of operations if they read what no trip changes on the chip."""
+        again = {
+            name: {
+                of: self._size(of, at_once=False)
+                for row in self.rows[name]
+                for of in self.program.operands(row)
+                if of not in self.values.varying and self.name_of.get(of) != name
+            }
+            for name in names
+        }
+        sizes = {of: size for read in again.values() for of, size in read.items()}
+        if sum(sizes.values()) > _ROOM_ON_CHIP:
+            return {}
+        shares = {}
+        for name, read in again.items():
+            now_ns = total_ns(self.signals, [self.running.operations[name]]) / self._count(name)
+            least_ns = arithmetic_ns(self.signals, self.program, self.rows[name])
+            if any(read.values()) and now_ns and least_ns is not None:
+                read_ns = sum(read.values()) / self.bytes_per_s * NS_PER_S
+                shares[name] = min(max(now_ns - read_ns, NEEDED_AT_BEST * least_ns) / now_ns, 1.0)
+        return shares
 
     def computed_again(self) -> AvoidableWork | None:
         """What computes what the trip before has computed; None if nothing does."""

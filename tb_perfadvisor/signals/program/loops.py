@@ -4,7 +4,8 @@ A value needs the trip before if it depends on itself: the state of a simulation
 layer or of a decoder. What is on no such cycle can be taken out of the loop, before it or after it,
 for all trips at once. That is loop distribution (Allen and Kennedy, "Optimizing compilers for
 modern architectures", 2001). Cycles that count, that add up, or that write one part of an array
-after the other keep no trip waiting.
+after the other keep no trip waiting. This is also so if trips read what was written before, such as
+keys of earlier tokens, as long as nothing that is read decides what is written to the same array.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _ELEMENTWISE = frozenset(
 )
 _RENAMES = ("bitcast", "copy", "copy-start", "reshape")
 _SUMS = _PASSED_ON | {"add", "maximum", "minimum"}
+_HISTORIES = frozenset((*MOVES, "dynamic-update-slice"))
 _BUFFERS = _PASSED_ON | {"dynamic-update-slice"}
 
 
@@ -54,7 +56,7 @@ class LoopValues(Struct, frozen=True):
     summed: frozenset[int]
     """What adds up a value of each trip."""
     varying: frozenset[int]
-    """What differs from trip to trip."""
+    """What differs from trip to trip, other than by the parts that were written already."""
     after: frozenset[int]
     """What depends on a serial value."""
 
@@ -85,7 +87,7 @@ def _values_of(program: Program, loop: int, rows: set[int]) -> LoopValues:
     for row, operands in reads.items():
         for of in operands:
             users[of].append(row)
-    serial, summed, cyclic = set[int](), set[int](), set[int]()
+    serial, summed, cyclic, history = set[int](), set[int](), set[int](), set[int]()
     for cycle in cycles(reads):
         if all(program.name_of(row) in MOVES for row in cycle):
             continue  # passed on as it is
@@ -96,6 +98,8 @@ def _values_of(program: Program, loop: int, rows: set[int]) -> LoopValues:
         )
         if not is_read and _passes_on(program, cycle, _SUMS, cycle):
             summed |= cycle
+        elif is_read and _passes_on(program, cycle, _HISTORIES, cycle):
+            history |= cycle
         elif not is_number and (is_read or not _passes_on(program, cycle, _BUFFERS, cycle)):
             serial |= cycle
     return LoopValues(
@@ -103,7 +107,7 @@ def _values_of(program: Program, loop: int, rows: set[int]) -> LoopValues:
         rows=frozenset(rows),
         serial=frozenset(serial),
         summed=frozenset(summed),
-        varying=reached(cyclic, users),
+        varying=reached(cyclic, users) - history,
         after=reached(serial, users),
     )
 
