@@ -28,11 +28,16 @@ Int64 = NDArray[np.int64]
 _VERSION: Final = re.compile(r"_v\d{4,5}$")
 """`cudaLaunchKernel_v7000`: the release that the call is from."""
 _STREAM_WAIT: Final = re.compile(r"^(?:cuda|cu)StreamWait")
-# Tables of calls, and what they are if their names say nothing else. Nsight Systems records a call
-# of the operating system if it takes at least a microsecond, so nearly all of them are waits.
+RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
+OPERATING_SYSTEM: Final = "OSRT_API"
+_LONG: Final = f'"end" - "start" >= 1000 AND {FINISHED}'
+"""Calls of the operating system that take at least a microsecond: nearly all of them are waits.
+Nsight Systems leaves shorter ones out by default. Recordings that have them have millions, which
+together take a thousandth of the time."""
+# Tables of calls, and what they are if their names say nothing else.
 _TABLES: Final = {
-    "CUPTI_ACTIVITY_KIND_RUNTIME": None,
-    "OSRT_API": EventKind.PYTHON,
+    RUNTIME: None,
+    OPERATING_SYSTEM: EventKind.PYTHON,
     "CUBLAS_EVENTS": EventKind.OPERATOR,
     "CUDNN_EVENTS": EventKind.OPERATOR,
     "MPI_COLLECTIVES_EVENTS": EventKind.HOST_COLLECTIVE,
@@ -82,7 +87,7 @@ def _read(database: Database, table: str, kind: EventKind | None) -> HostCalls:
             "correlation": "correlationId" if kind is None else None,
             "name": "nameId" if database.has(table, "nameId") else "textId",
         },
-        FINISHED,
+        _LONG if table == OPERATING_SYSTEM else FINISHED,
     )
     ids, of_call = unique_inverse(columns["name"])
     names = tuple(

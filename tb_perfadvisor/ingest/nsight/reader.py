@@ -25,6 +25,8 @@ from tb_perfadvisor.ingest.nsight.device_work import (
     read_device_work,
 )
 from tb_perfadvisor.ingest.nsight.host_work import (
+    OPERATING_SYSTEM,
+    RUNTIME,
     HostCalls,
     Processes,
     add_samples,
@@ -37,8 +39,6 @@ from tb_perfadvisor.ingest.nsight.ranges import Ranges, forward_links, read_nccl
 from tb_perfadvisor.trace import Assembler, EventKind, Framework, Source, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 
-_RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
-_OPERATING_SYSTEM: Final = "OSRT_API"
 # Tables that only recordings have.
 _EVENTS: Final = (
     *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
@@ -54,7 +54,7 @@ def read_nsight(files: Mapping[str, Opener], source: Source) -> Trace:
     """
     with open_database(files) as database:
         metadata = metadata_of(database)
-        tables = (*_EVENTS, _RUNTIME, _OPERATING_SYSTEM, *METADATA, "TARGET_INFO_GPU")
+        tables = (*_EVENTS, RUNTIME, OPERATING_SYSTEM, *METADATA, "TARGET_INFO_GPU")
         if not any(map(database.has, tables)):
             raise UnreadableProfileError(
                 "the database has no table of Nsight Systems.",
@@ -72,13 +72,13 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
     threads = _threads_of_interest(calls, ranges)
     for table, found in calls.items():
         chosen = np.ones(found.start_ns.size, dtype=bool)
-        if table == _OPERATING_SYSTEM:
+        if table == OPERATING_SYSTEM:
             # Background threads wait all the time.
             chosen = np.isin(found.thread, threads)
         _add_calls(assembler, found, processes, chosen)
     _add_ranges(assembler, ranges, processes)
     add_samples(assembler, database, processes, threads)
-    runtime = calls.get(_RUNTIME)
+    runtime = calls.get(RUNTIME)
     launches = {
         "correlation": np.empty(0, np.int64),
         "start": np.empty(0, np.int64),
@@ -136,7 +136,7 @@ def _framework(ranges: Ranges, names: Sequence[str], kernels: int) -> Framework:
 
 def _threads_of_interest(calls: Mapping[str, HostCalls], ranges: Ranges) -> NDArray[np.int64]:
     """Threads that use a device or have named ranges."""
-    runtime = [calls[_RUNTIME].thread] if _RUNTIME in calls else []
+    runtime = [calls[RUNTIME].thread] if RUNTIME in calls else []
     return distinct(np.concatenate([*map(distinct, runtime), distinct(ranges.thread)]))
 
 

@@ -209,9 +209,13 @@ def test_waits_of_streams_and_of_the_host(path: Path) -> None:
 def test_calls_of_the_operating_system_count_on_threads_of_the_program(path: Path) -> None:
     write(
         path,
-        {2: "cudaLaunchKernel_v7000", 3: "read", 4: "poll"},
+        {2: "cudaLaunchKernel_v7000", 3: "read", 4: "poll", 5: "pthread_cond_signal"},
         CUPTI_ACTIVITY_KIND_RUNTIME=[call(0, 5, 2, 1)],
-        OSRT_API=[(10, 20, 27, THREAD, 3), (0, 100, 27, THREAD + 1, 4)],
+        OSRT_API=[
+            (10, 1_010, 27, THREAD, 3),
+            (0, 9_999, 27, THREAD + 1, 4),
+            (2_000, 2_999, 27, THREAD, 5),  # shorter than the recorder's threshold
+        ],
     )
     assert names(read(path), EventKind.PYTHON) == ["read"]
 
