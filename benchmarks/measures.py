@@ -33,7 +33,7 @@ _LARGE_MB = 100
 OURS = "tb_perfadvisor"
 FLOOR = "floor"
 STARTUP = "start-up (perfadvisor rules)"
-HTA = "HTA 0.5.0"
+HTA = "HTA 0.6.1 (traceinsight)"
 PLUGIN = "torch-tb-profiler 0.4.3"
 XPROF = "xprof 2.24.2"
 
