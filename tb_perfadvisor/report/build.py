@@ -36,7 +36,7 @@ from tb_perfadvisor.signals import Missing, Signals, ranks_of
 from tb_perfadvisor.signals.efficiency.utilization import Reference, references
 from tb_perfadvisor.signals.recording.compile_log import is_only_log
 from tb_perfadvisor.signals.workload.workload import Aspect, workload
-from tb_perfadvisor.trace.intervals import overlap_ns
+from tb_perfadvisor.trace.intervals import intersect, total_ns
 
 # Claims touch other causes at their ends; a finding is not about those.
 _LEAST_CAUSE_SHARE = 0.01
@@ -321,9 +321,8 @@ def _larger_batch(finding: Finding) -> model.LargerBatchInfo | None:
 
 def _causes(ranked: RankedFinding, signals: Signals) -> list[str]:
     """The causes that the breakdown gives to the time that a finding claims, the largest first."""
-    start_ns, end_ns = ranked.claims[:, 0], ranked.claims[:, 1]
     claimed_ns = {
-        cause.value: int(overlap_ns(intervals, start_ns, end_ns).sum())
+        cause.value: total_ns(intersect(ranked.claims, intervals))
         for cause, intervals in signals.attribution.intervals.items()
         if len(intervals)
     }

@@ -14,19 +14,21 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from zipfile import BadZipFile
 
 import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.errors import PerfAdvisorError
-from tb_perfadvisor.ingest.event_files.reader import ScalarReader
 from tb_perfadvisor.ingest.event_files.runs import EventRun
 from tb_perfadvisor.ingest.files.access import open_file
 from tb_perfadvisor.ingest.files.containment import BoundedDirectory, private_directory
 from tb_perfadvisor.ingest.files.tree import FileEntry, is_url
 from tb_perfadvisor.training.metrics import RunScalars, ScalarSeries, merge_series
+
+if TYPE_CHECKING:
+    from tb_perfadvisor.ingest.event_files.reader import ScalarReader
 
 MAX_BYTES: Final = 1 << 30
 """Forty million points: more than a hundred long runs log."""
@@ -74,6 +76,8 @@ class ScalarCache(BoundedDirectory):
         stored = self._load(root, entry)
         if stored is None or _digest(stream, stored.end) != stored.digest:
             return None
+        from tb_perfadvisor.ingest.event_files.reader import ScalarReader
+
         return ScalarReader(stored.end, stored.series)
 
     def write(
@@ -188,6 +192,8 @@ def _read_file(
 ) -> Mapping[str, ScalarSeries]:
     if cache is not None and (stored := cache.read_unchanged(root, entry)) is not None:
         return stored
+    from tb_perfadvisor.ingest.event_files.reader import ScalarReader  # imports protobuf
+
     if cache is not None and is_url(root):
         # If the store serves no ranges, read the whole file. Its errors are the ones to show.
         with suppress(PerfAdvisorError):

@@ -274,11 +274,14 @@ class _Search:
     def _by_program(self) -> None:
         """Assign what the embedded program says that each collective carries."""
         hlo, text = self.trace.hlo, self.trace.text
-        for place, op in enumerate(self.trace.operations(self.table.row).tolist()):
-            if op < 0 or self.role[place]:
-                continue
-            carries = self.carried.get((text(int(hlo.module[op])), text(int(hlo.name[op]))))
-            if carries is not None:
+        operations = self.trace.operations(self.table.row)
+        carried = {
+            op: self.carried.get((text(int(hlo.module[op])), text(int(hlo.name[op]))))
+            for op in distinct(operations[operations >= 0]).tolist()
+        }
+        for place, op in enumerate(operations.tolist()):
+            carries = carried.get(op)
+            if carries is not None and not self.role[place]:
                 self._set(np.array([place]), _CARRIED[carries], f"{carries.value}, by the program")
 
     def _like_others(self) -> None:

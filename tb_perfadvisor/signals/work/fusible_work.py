@@ -495,10 +495,10 @@ def _traffic(
     kernel = np.full(len(kinds), -1, dtype=np.int64)
     now = np.zeros(len(kinds))
     count = 0
-    for _, places in places_by_value(sequence):
+    fusible = np.flatnonzero(is_in(sequence, distinct(sequence[kinds >= _FIRST_KIND])))
+    for _, members in places_by_value(sequence[fusible]):
+        places = fusible[members]
         chosen, by_time = kinds[places], bool(is_estimated[places[0]])
-        if not (chosen >= _FIRST_KIND).any():
-            continue
         key = chosen.tobytes(), by_time
         if key not in known:
             pieces = (operands[kind] for kind in chosen.tolist())

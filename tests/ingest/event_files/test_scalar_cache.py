@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tb_perfadvisor.ingest.discovery import discover
-from tb_perfadvisor.ingest.event_files import run_scalars
 from tb_perfadvisor.ingest.event_files.reader import ScalarReader
 from tb_perfadvisor.ingest.event_files.run_scalars import ScalarCache, read_run
 from tb_perfadvisor.ingest.event_files.runs import event_runs
@@ -31,8 +30,7 @@ def begins(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             positions.append(self.end)
             super().read(stream, where)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("tb_perfadvisor.ingest.event_files.run_scalars.ScalarReader", Reader)
-    monkeypatch.setattr(run_scalars, "ScalarReader", Reader)
+    monkeypatch.setattr("tb_perfadvisor.ingest.event_files.reader.ScalarReader", Reader)
     return positions
 
 

@@ -24,7 +24,7 @@ from tb_perfadvisor.ingest.merged_ranks import is_merged, rank_in
 from tb_perfadvisor.ingest.trace_names import rank_of_name
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace import Device, Source
-from tb_perfadvisor.trace.integer_groups import distinct, places_by_value
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 
 _WARP_THREADS = 32
 _ROUNDING = 0.005
@@ -103,7 +103,7 @@ def _recorded_calls_share(collected: KinetoColumns) -> float | None:
     """
     calls = collected.runtime
     known = [collected.categories.index(name) for name in _CUDA if name in collected.categories]
-    is_cuda = np.isin(collected.events["category"][calls["row"]], known)
+    is_cuda = is_in(collected.events["category"][calls["row"]], known)
     numbers = distinct(calls["correlation"][is_cuda & (calls["correlation"] > 0)])
     if len(numbers) < _FEWEST_CALLS:
         return None
