@@ -272,7 +272,7 @@ class _Parts:
             of_group = (int(self.program.loop[self.rows[name][0]]) for name in group)
             together[tuple(sorted(of_group))].append(group)
         for loops, groups in together.items():
-            names = frozenset[str]().union(*groups)
+            names = sorted(frozenset[str]().union(*groups))
             apart_ns = sum(
                 self.work.needs(frozenset((name,))).known_ns(self.bytes_per_s) for name in names
             )
@@ -283,10 +283,10 @@ class _Parts:
                 yield AvoidableWork(
                     running=self.running,
                     trips=float(len(loops)),
-                    names=tuple(sorted(sorted(names), key=self.time_ns.__getitem__, reverse=True)),
+                    names=tuple(sorted(names, key=self.time_ns.__getitem__, reverse=True)),
                     time_ns=time_ns,
                     needed_ns=time_ns * share,
-                    moved_bytes=sum(map(self.work.moved, sorted(names))),
+                    moved_bytes=sum(map(self.work.moved, names)),
                     border_bytes=sum(need.border_bytes for need in needs),
                     kind=Avoidable.PASSES,
                 )
