@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -367,25 +367,20 @@ def seen_most(lines: Lines | None) -> str:
 
 def seen_most_of(function: BusyFunction) -> str:
     """How often a program was in a function, and what was mostly done there."""
-    does = _DOES[function.activity] if function.activity is not None else ""
-    does += ", in a loop inside of each step" if function.loops else ""
-    if len(function.lines) == 1:
-        return f"Over its whole run, the program was {described(function.lines[0])}{does}"
+    first, activity = function.lines[0], function.activity
+    where = place_of(first) if len(function.lines) == 1 else str(function)
+    calls = f", which calls {first.calls}" if first.calls else ""
+    does = f", mostly in {_DOES[activity]}" if activity in _DOES else ""
+    loop = ", in a loop inside of each step" if function.loops else ""
     share = format_share(function.share)
-    calls = Counter[str]()
-    for line in function.lines:
-        calls[line.calls] += line.share  # type: ignore[assignment]
-    called, of_calls = calls.most_common(1)[0]
-    what = f", which calls {called}" if called and 2 * of_calls > function.share else ""
-    return f"Over its whole run, the program was {share} of the time in {function}{what}{does}"
+    return f"Over its whole run, the program was {share} of the time in {where}{calls}{does}{loop}"
 
 
-_DOES: dict[Activity, str] = {
-    "compiling": ", and waited for compilations there",
-    "Python": ", mostly in Python's own instructions, or in calls that are as short",
-    "operators": ", mostly in operators between arrays, each of which makes a new array",
-    "parts": ", mostly in copies of parts of arrays",
-    "calls": ", mostly in compiled functions",
+_DOES: dict[Activity | None, str] = {
+    "Python": "Python's own instructions, or in calls that are as short",
+    "operators": "operators between arrays, each of which makes a new array",
+    "parts": "copies of parts of arrays",
+    "calls": "compiled functions",
 }
 
 

@@ -94,15 +94,9 @@ _DO: dict[Activity | None, str] = {
     "operators": "Make fewer temporary arrays",
     "parts": "Copy fewer parts of arrays",
     "calls": "Make fewer or cheaper calls of compiled functions",
-    "compiling": "Compile less often",
-    None: "Speed up the host code that everything waits for",
 }
 """Titles, by what a function does."""
 _LOOPS = "Let one call do what a loop does one by one"
-_CHANGES: dict[Activity | None, str] = {
-    **dict.fromkeys(("operators", "parts"), "arrays-in-place"),
-    **dict.fromkeys(("Python", "calls", "compiling", None), "one-call-for-all"),
-}
 _ADVICE = ("overlapped-schedule", "processor-backend", "host-work")
 _IN_WRAPPER = ("device-graphs", "cpp-wrapper", "larger-regions")
 """Changes that spend less time between the kernels of a compiled graph."""
@@ -164,18 +158,23 @@ class PythonOverhead(Rule):
         is_short = 2 * int(length_ns[length_ns > self.minimum_stall_ns].sum()) <= total
         on_cpu = signals.device.is_host_only
         title = _BETWEEN.format("operators" if on_cpu else "launches") if is_short else _NAMELESS
-        activity = None if function is None else function.activity
-        what = _LOOPS if function is not None and function.loops else _DO[activity]
-        bounds = saving = None
+        change = "record-host-code"
+        saving, is_python = None, False
+        if function is not None:
+            # Where operators are recorded, what takes long in compiled code is known.
+            activity = function.activity if has_price else None
+            title = _LOOPS if function.loops else _DO.get(activity, self.title)
+            title = f"{title}: {function}"
+            is_array_work = activity in ("operators", "parts")
+            change = "arrays-in-place" if is_array_work else "one-call-for-all"
+            is_python = activity == "Python"
         if function is not None and has_price:
+            # Of Python's own instructions, half is a guess. Compiled work may all be needed.
             high_ns = min(round(function.share * signals.attribution.window_ns), total)
             claims = intersect(unnamed, equal_part(signals, min(function.share, 1.0)))
-            # Of Python's own instructions, half is a guess. Compiled work may all be needed.
-            is_python = activity == "Python"
-            bounds = Saving(0, high_ns // 2 if is_python else 0, high_ns, claims, "heuristic")
-            saving = bounds if is_python else None
+            saving = Saving(0, high_ns // 2 * is_python, high_ns, claims, "heuristic")
         return Finding(
-            title=title if function is None else f"{what}: {function}",
+            title=title,
             instance="" if function is None else str(function),
             summary=(
                 f"{seen_most_of(function)}. A faster way saves at most that."
@@ -185,14 +184,14 @@ class PythonOverhead(Rule):
                 f" {'no operator runs' if on_cpu else 'the device idles'}"
                 f"{'' if function is None else '. ' + seen_most_of(function)}."
             ),
-            saving=saving,
-            bounds=None if saving is not None else bounds,
+            saving=saving if is_python else None,
+            bounds=None if is_python else saving,
             evidence=(
                 *nameless_tables(signals, unnamed, _NOTHING),
                 *lines_tables(signals.trace.facts.lines),
             ),
-            remedies=advise(_CHANGES[activity] if function is not None else "record-host-code"),
-            severity="medium" if saving is not None else "low",
+            remedies=advise(change),
+            severity="medium" if is_python else "low",
         )
 
     def _of_host_code(self, signals: Signals) -> Iterable[Finding]:
