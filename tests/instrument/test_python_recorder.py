@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.instrument.continuous.python_recorder import PythonRecorder
+from tb_perfadvisor.instrument.continuous.python_recorder import PythonRecorder, _functions
 
 MS = 1_000_000
 
@@ -40,3 +42,17 @@ def test_steps_and_functions_are_in_the_report(tmp_path: Path) -> None:
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     spans = {(each["name"].split(": ")[-1], each["dur"]) for each in events}
     assert {("load", 20_000.0), ("clean", 10_000.0)} <= spans
+
+
+def test_what_a_recorder_calls_is_none_of_the_program() -> None:
+    seen: list[list[str]] = []
+
+    def wait() -> None:  # as Python's library does when a thread starts
+        seen.append([code.co_name for code in _functions(sys._getframe())])
+
+    recorder: dict[str, Any] = {"__name__": "tb_perfadvisor.instrument.continuous.profiler"}
+    exec("def step(wait): wait()", recorder)
+    recorder["step"](wait)
+    wait()
+    assert seen[0] == seen[1][:-1]
+    assert seen[1][-2:] == ["test_what_a_recorder_calls_is_none_of_the_program", "wait"]

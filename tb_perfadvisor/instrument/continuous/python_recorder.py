@@ -117,7 +117,10 @@ class PythonRecorder:
 def _functions(frame: FrameType | None) -> list[CodeType]:
     found = []
     while frame is not None:
-        if not str(frame.f_globals.get("__name__", "")).startswith("tb_perfadvisor."):
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith("tb_perfadvisor.instrument.continuous."):
+            found.clear()  # what a recorder calls, such as to start a thread
+        elif not module.startswith("tb_perfadvisor."):
             found.append(frame.f_code)
         frame = frame.f_back
     return found[::-1][:_MOST_DEPTH]
