@@ -7,7 +7,7 @@ from tb_perfadvisor.rules.base import Category, Rule
 from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.testing import draw, host, ms, run_of
-from tb_perfadvisor.trace import EventKind
+from tb_perfadvisor.trace import EventKind, Framework
 
 FETCH = host("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", EventKind.INPUT_WAIT)
 FEED = host("Iterator::ParallelMapV2", EventKind.INPUT_WORK)
@@ -25,8 +25,9 @@ FED = f"""{STEPS.rstrip()}
 """
 
 
-def signals(text: str) -> Signals:
-    return Signals(run_of(draw(text, legend={"D": FETCH, "W": FEED, "C": REDUCE})))
+def signals(text: str, framework: Framework = "pytorch") -> Signals:
+    legend = {"D": FETCH, "W": FEED, "C": REDUCE}
+    return Signals(run_of(draw(text, legend=legend, framework=framework)))
 
 
 def widened(
@@ -35,13 +36,14 @@ def widened(
     low_ns: int = ms(4),
     expected_ns: int = ms(8),
     outside_claims_ns: int = 0,
+    framework: Framework = "pytorch",
 ) -> tuple[int, int, int, int]:
     class Drawn(Rule):
         def check(self, signals: Signals) -> Iterable[Finding]:
             return ()
 
     Drawn.id, Drawn.title, Drawn.category = "drawn", "Do", category
-    facts = signals(text)
+    facts = signals(text, framework)
     claims = facts.attribution.intervals[Cause.INPUT]
     high_ns = expected_ns + outside_claims_ns
     saving = Saving(
@@ -56,6 +58,13 @@ def widened(
 def test_savings_differ_between_runs_and_so_does_the_rest_of_the_step() -> None:
     # 5 % of 8 ms; and 12 ms of work, 6 % faster or 5 % slower.
     assert widened(STEPS, "input") == (ms(3), ms(8), ms(9.12), ms(1.12))
+
+
+def test_recording_may_have_made_the_rest_of_the_step_longer() -> None:
+    # As above, but of 20 ms, the other 10.88 may take 10.88 / 1.4 = 7.77 ms alone: 9.12 / 16.89.
+    _, _, high_ns, outside_ns = widened(STEPS, "input", framework="tensorflow")
+    assert round(high_ns / ms(20), 4) == round(9.12 / (9.12 + 10.88 / 1.4), 4)
+    assert outside_ns == high_ns - ms(8)
 
 
 def test_a_gain_that_the_rule_already_knows_is_added() -> None:

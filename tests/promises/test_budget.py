@@ -61,7 +61,8 @@ BUDGET = {
     # comparisons of excess work: up to 97 % to gain in half of its twins, and nothing was said.
     # Waits for worker processes in the program's own Python, and callbacks that take a core from
     # the step: neither was told, and a pipeline made by each call was told as compiling.
-    "lines of Python and TOML": 136_803,
+    # What recording adds to steps of JAX and TensorFlow: gains missed their range at its high end.
+    "lines of Python and TOML": 136_819,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
