@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
-from functools import wraps
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial, wraps
 from typing import Any
 
 from tb_perfadvisor.errors import UsageError
@@ -58,28 +58,30 @@ def marked(callbacks: Iterable[Any] = (), *, name: str = "train") -> list[Any]:
     callbacks = list(callbacks)
     for callback in callbacks:
         _mark_hooks(callback, mark)
-    range_of_step = _Range()
+    range_of_step = ExitStack()
     number = 0
 
     class StepEnd(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
         """Runs before the other callbacks: ends the step's mark."""
 
         def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-            range_of_step.end()
+            range_of_step.close()
 
     class StepBegin(keras.callbacks.Callback):  # type: ignore[misc]
         """Runs after the other callbacks: begins the marks of steps and validations."""
 
         def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
             nonlocal number
-            range_of_step.begin(mark_step(name, step_num=number))
+            range_of_step.close()  # an interrupted step may not have ended
+            range_of_step.enter_context(mark_step(name, step_num=number))
             number += 1
 
         def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
-            range_of_step.begin(mark("Validation"))
+            range_of_step.close()
+            range_of_step.enter_context(mark("Validation"))
 
         def on_test_end(self, logs: dict[str, float] | None = None) -> None:
-            range_of_step.end()
+            range_of_step.close()
 
     return [StepEnd(), *callbacks, StepBegin()]
 
@@ -165,35 +167,13 @@ def _recorder_of(backend: str) -> Recorder:
     return recorders[backend]()
 
 
-class _Range:
-    """A profiler range that one call begins and another ends."""
-
-    def __init__(self) -> None:
-        self._open: AbstractContextManager[Any] | None = None
-
-    def begin(self, mark: AbstractContextManager[Any]) -> None:
-        # An interrupted step may not have ended.
-        self.end()
-        self._open = mark
-        mark.__enter__()
-
-    def end(self) -> None:
-        if self._open is not None:
-            self._open.__exit__(None, None, None)
-            self._open = None
-
-
 def _profiler_of(backend: str) -> tuple[Mark, Mark]:
     """The functions that mark a range and a step in the profiler of Keras's backend."""
     if backend == "tensorflow":
         import tensorflow
 
         trace: Mark = tensorflow.profiler.experimental.Trace
-
-        def tensorflow_step(name: str, *, step_num: int) -> AbstractContextManager[Any]:
-            return trace(name, step_num=step_num, _r=1)
-
-        return trace, tensorflow_step
+        return trace, partial(trace, _r=1)
     if backend == "jax":
         import jax
 

@@ -12,8 +12,6 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
-
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
@@ -29,32 +27,11 @@ def continuous(logdir: str | os.PathLike[str], **settings: Any) -> Any:
     Raises:
         UsageError: If the settings contradict each other.
     """
-    from tb_perfadvisor.instrument import torch
+    from tb_perfadvisor.instrument.torch import continuous, trainer_callback
 
-    base: Any = _lightning().Callback
-
-    class Continuous(base):  # type: ignore[misc]  # not installed where types are checked
-        """Counts the Trainer's batches."""
-
-        def __init__(self, profiler: ContinuousProfiler) -> None:
-            self.profiler = profiler
-
-        def on_train_batch_end(self, *_: Any, **__: Any) -> None:
-            self.profiler.step()
-
-        def on_validation_end(self, *_: Any, **__: Any) -> None:
-            self.profiler.skip()
-
-        def on_save_checkpoint(self, *_: Any, **__: Any) -> None:
-            self.profiler.skip()
-
-        def on_train_epoch_start(self, *_: Any, **__: Any) -> None:
-            self.profiler.skip()
-
-        def on_train_end(self, *_: Any, **__: Any) -> None:
-            self.profiler.close()
-
-    return Continuous(torch.continuous(logdir, **settings))
+    others = ("on_validation_end", "on_save_checkpoint", "on_train_epoch_start")
+    profiler = continuous(logdir, **settings)
+    return trainer_callback(_lightning().Callback, profiler, "on_train_batch_end", others)
 
 
 def _lightning() -> Any:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.machine.this_machine import open_cores
 
 try:
     import resource
@@ -146,7 +147,7 @@ class _TimedWorker:
 
         if self._init is not None:
             self._init(worker)
-        files, cores = _OpenedFiles(), _cores()
+        files, cores = _OpenedFiles(), len(open_cores()) or os.cpu_count() or 1
 
         def report(begin: _Usage, end: _Usage, collate: _TimedCollate) -> None:
             self._batches.put(
@@ -249,13 +250,6 @@ def _system_us() -> int:
     if resource is None:
         return _UNKNOWN
     return round(1e6 * resource.getrusage(resource.RUSAGE_SELF).ru_stime)
-
-
-def _cores() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _read_bytes() -> int:

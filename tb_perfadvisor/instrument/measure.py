@@ -229,7 +229,7 @@ class MeasuredProcess(HookedProcess):
         @wraps(fetch)
         def counted_fetch(loading: Any) -> Any:
             batch = fetch(loading)
-            tensor = next(_tensors(batch), None)
+            tensor = next(tensors_in(batch), None)
             self._samples += tensor.shape[0] if tensor is not None and tensor.dim() else 1
             return batch
 
@@ -250,7 +250,7 @@ class MeasuredProcess(HookedProcess):
             def counted_call(module: Any, *arguments: Any, **keywords: Any) -> Any:
                 if not is_compiling() and id(module) in ids and is_training():
                     given = (arguments, keywords)
-                    self._input_elements += sum(each.numel() for each in _tensors(given))
+                    self._input_elements += sum(each.numel() for each in tensors_in(given))
                 return call(module, *arguments, **keywords)
 
             kind.__call__ = counted_call
@@ -317,18 +317,18 @@ def _loss_of(tensors: Any) -> Any:
     return unscaled.detach().sum() if unscaled.numel() > 1 else unscaled.detach().clone()
 
 
-def _tensors(value: Any) -> Iterator[Any]:
-    """The tensors in arguments or in a batch."""
+def tensors_in(value: Any) -> Iterator[Any]:
+    """The tensors in arguments, results or a batch."""
     if hasattr(value, "numel") and hasattr(value, "dim"):
         yield value
     elif isinstance(value, dict):
         for each in value.values():
-            yield from _tensors(each)
+            yield from tensors_in(each)
     elif isinstance(value, list | tuple):
         for each in value:
-            yield from _tensors(each)
+            yield from tensors_in(each)
     elif hasattr(value, "data") and hasattr(value, "keys"):  # batches of transformers
-        yield from _tensors(dict(value))
+        yield from tensors_in(dict(value))
 
 
 def _number(value: Any) -> float | None:
@@ -345,12 +345,9 @@ def _wait_for_devices() -> None:
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()
         if jax_is_used():
-            import jax
+            from tb_perfadvisor.instrument.continuous.recorders import wait_for_jax
 
-            for array in jax.live_arrays():
-                # A step may have donated it meanwhile.
-                with suppress(RuntimeError):
-                    array.block_until_ready()
+            wait_for_jax()
 
 
 def _end_without(parent: int) -> None:

@@ -7,12 +7,11 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import wraps
 from types import FrameType
 from typing import Any, Final
 
-from tb_perfadvisor.instrument.step_hooks import Finder, OnImport, StepPath
-from tb_perfadvisor.instrument.user_code import loop_around, shown_path, user_frames
+from tb_perfadvisor.instrument.step_hooks import StepPath, watch_making, when_imported
+from tb_perfadvisor.instrument.user_code import loop_around, place_of, user_frames
 from tb_perfadvisor.machine.facts import Made, Value, What
 
 _MOST: Final = 64
@@ -92,9 +91,8 @@ class Parts:
 
 
 def _made(what: What, name: str, frame: FrameType, line: int = 0) -> Made:
-    code = frame.f_code
-    function = "" if code.co_name == "<module>" else code.co_name
-    return Made(what, name, shown_path(code.co_filename), line or frame.f_lineno or 1, function)
+    path, at, function = place_of(frame)
+    return Made(what, name, path, line or at, function)
 
 
 def _plain(facts: Mapping[str, Any]) -> dict[str, Value]:
@@ -115,33 +113,25 @@ def _plain(facts: Mapping[str, Any]) -> dict[str, Value]:
 
 def watch_loaders(parts: Parts, loaders: Any) -> None:
     """Remember each DataLoader that is made from now on."""
-    initialize = loaders.__init__
 
-    @wraps(initialize)
-    def remember(loader: Any, *arguments: Any, **keywords: Any) -> None:
-        initialize(loader, *arguments, **keywords)
-        with suppress(Exception):
-            part = parts.add("loader", loader, sys._getframe(1), _of_loader)
-            if part is not None:
-                # Iterators don't keep their loader, which may be gone when a capture is written.
-                part.describe()
+    def remember(loader: Any, frame: FrameType) -> None:
+        part = parts.add("loader", loader, frame, _of_loader)
+        if part is not None:
+            # Iterators don't keep their loader, which may be gone when a capture is written.
+            part.describe()
 
-    loaders.__init__ = remember
+    watch_making(loaders, remember)
 
 
 def watch_models(parts: Parts, modules: Any) -> None:
     """Remember each module that is made from now on and is no part of another."""
-    initialize = modules.__init__
 
-    @wraps(initialize)
-    def remember(module: Any, *arguments: Any, **keywords: Any) -> None:
-        initialize(module, *arguments, **keywords)
-        with suppress(Exception):
-            frame = _outside(module, sys._getframe(1), modules)
-            if frame is not None:
-                parts.add("model", module, frame, _of_model)
+    def remember(module: Any, frame: FrameType) -> None:
+        outside = _outside(module, frame, modules)
+        if outside is not None:
+            parts.add("model", module, outside, _of_model)
 
-    modules.__init__ = remember
+    watch_making(modules, remember)
 
 
 def _outside(module: Any, frame: FrameType | None, modules: Any) -> FrameType | None:
@@ -160,33 +150,20 @@ def _outside(module: Any, frame: FrameType | None, modules: Any) -> FrameType | 
 
 def watch_optimizers(parts: Parts, optimizers: Any) -> None:
     """Remember each optimizer that is made from now on."""
-    initialize = optimizers.__init__
-
-    @wraps(initialize)
-    def remember(optimizer: Any, *arguments: Any, **keywords: Any) -> None:
-        initialize(optimizer, *arguments, **keywords)
-        with suppress(Exception):
-            add_optimizer(parts, optimizer, sys._getframe(1))
-
-    optimizers.__init__ = remember
+    watch_making(optimizers, lambda optimizer, frame: add_optimizer(parts, optimizer, frame))
 
 
 def watch_makers(parts: Parts) -> None:
     """Remember all that PyTorch makes, once it is imported; `perfadvisor run` does so itself."""
     if os.environ.get("PERFADVISOR_RUN"):
         return
-    waiting: dict[str, OnImport] = {
-        "torch.nn.modules.module": lambda module: watch_models(parts, vars(module)["Module"]),
-        "torch.utils.data.dataloader": lambda module: watch_loaders(
-            parts, vars(module)["DataLoader"]
-        ),
-        "torch.optim.optimizer": lambda module: watch_optimizers(parts, vars(module)["Optimizer"]),
-    }
-    for name in [name for name in waiting if name in sys.modules]:
-        with suppress(Exception):
-            waiting.pop(name)(sys.modules[name])
-    if waiting:
-        sys.meta_path.insert(0, Finder(waiting))
+    when_imported(
+        {
+            "torch.nn.modules.module": lambda module: watch_models(parts, module.Module),
+            "torch.utils.data.dataloader": lambda module: watch_loaders(parts, module.DataLoader),
+            "torch.optim.optimizer": lambda module: watch_optimizers(parts, module.Optimizer),
+        }
+    )
 
 
 def add_optimizer(parts: Parts, optimizer: Any, frame: FrameType | None) -> None:

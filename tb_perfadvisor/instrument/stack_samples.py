@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 from tb_perfadvisor.instrument.step_hooks import StepPath
-from tb_perfadvisor.instrument.user_code import is_standard_file, shown_path, user_frames
+from tb_perfadvisor.instrument.user_code import is_standard_file, place_of, user_frames
 from tb_perfadvisor.machine.facts import Activity, Line, Lines, SideWork
 
 _EVERY_S: Final = 0.04
@@ -287,10 +287,8 @@ def _place(frame: FrameType | None, path: StepPath | None = None) -> _Place | No
         frame = frame.f_back
     if side_work is None and apart is not None:
         side_work = apart[1]
-    code = user.f_code
-    function = "" if code.co_name == "<module>" else code.co_name
+    file, line, function = place_of(user)
     activity: Activity | None = "compiling" if outermost is not None else None
-    file, line = shown_path(code.co_filename), user.f_lineno or 1
     is_in_loop = path is not None and path.repeats(user)
     return _Place(file, line, function, callee, side_work, activity, is_in_loop)
 

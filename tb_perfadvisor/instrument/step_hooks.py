@@ -75,6 +75,57 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+def watch_making(kind: Any, remember: Callable[[Any, FrameType], None]) -> None:
+    """Tell of each object of a class that is made from now on, and of the frame that makes it."""
+    initialize = kind.__init__
+
+    @wraps(initialize)
+    def told(made: Any, *arguments: Any, **keywords: Any) -> None:
+        initialize(made, *arguments, **keywords)
+        with suppress(Exception):
+            remember(made, sys._getframe(1))
+
+    kind.__init__ = told
+
+
+def outermost(
+    call: Callable[..., Any],
+    depths: threading.local,
+    is_compiling: Callable[[], bool],
+    ended: Callable[[Any], object],
+) -> Callable[..., Any]:
+    """A method that tells when a call of it has returned that is not inside another.
+
+    It has the attributes of the method, by which PyTorch knows a `step` that it profiles.
+    """
+
+    @wraps(call)
+    def told(owner: Any, *arguments: Any, **keywords: Any) -> Any:
+        if is_compiling():
+            return call(owner, *arguments, **keywords)
+        depth = depths.__dict__
+        depth["now"] = depth.get("now", 0) + 1
+        try:
+            result = call(owner, *arguments, **keywords)
+        finally:
+            depth["now"] -= 1
+        if not depth["now"]:
+            with suppress(Exception):
+                ended(owner)
+        return result
+
+    return told
+
+
+def when_imported(waiting: dict[str, OnImport]) -> None:
+    """Call something with each of some modules, now or when it is imported."""
+    for name in [name for name in waiting if name in sys.modules]:
+        with suppress(Exception):
+            waiting.pop(name)(sys.modules[name])
+    if waiting:
+        sys.meta_path.insert(0, Finder(waiting))
+
+
 class HookedProcess(ABC):
     """The steps of this process, and what it tells the command, in a file."""
 
@@ -127,17 +178,12 @@ class HookedProcess(ABC):
     def _on_torch(self, module: ModuleType) -> None:
         """Wait for optimizers, whose class gets its profiled `step` when one is made."""
         self.uses("torch")
-        optimizer: Any = vars(module)["Optimizer"]
-        initialize = optimizer.__init__
 
-        @wraps(initialize)
-        def initialize_and_count(made: Any, *arguments: Any, **keywords: Any) -> None:
-            initialize(made, *arguments, **keywords)
-            with suppress(Exception):
-                self._count_steps(type(made))
-                self.on_optimizer(made, sys._getframe(1))
+        def count(made: Any, frame: FrameType) -> None:
+            self._count_steps(type(made))
+            self.on_optimizer(made, frame)
 
-        optimizer.__init__ = initialize_and_count
+        watch_making(vars(module)["Optimizer"], count)
 
     def _on_keras(self, module: ModuleType) -> None:
         """Give each loop of Keras over batches one more callback."""
@@ -172,25 +218,10 @@ class HookedProcess(ABC):
             return
         import torch
 
-        is_compiling = torch.compiler.is_compiling
-
-        # This copies the attributes of the function, by which PyTorch knows that it is profiled.
-        @wraps(step)
-        def counted_step(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
-            if is_compiling():
-                return step(optimizer, *arguments, **keywords)
-            depth = self._depths.__dict__
-            depth["now"] = depth.get("now", 0) + 1
-            try:
-                result = step(optimizer, *arguments, **keywords)
-            finally:
-                depth["now"] -= 1
-            # An optimizer may be a container of others.
-            if not depth["now"]:
-                with suppress(Exception):
-                    self.on_optimizer_step(optimizer)
-            return result
-
+        # An optimizer may be a container of others.
+        counted_step = outermost(
+            step, self._depths, torch.compiler.is_compiling, self.on_optimizer_step
+        )
         setattr(counted_step, _IS_COUNTED, True)
         optimizers.step = counted_step
 
@@ -409,24 +440,12 @@ class ModelCalls:
             return
         import torch
 
-        is_compiling, call, inside = torch.compiler.is_compiling, kind.__call__, self._inside
+        def ended(model: Any) -> None:
+            if self._is_on:
+                self._ended(Rank.CALL, id(model))
 
-        @wraps(call)
-        def told(model: Any, *arguments: Any, **keywords: Any) -> Any:
-            if is_compiling():
-                return call(model, *arguments, **keywords)
-            depth = inside.__dict__
-            depth["now"] = depth.get("now", 0) + 1
-            try:
-                result = call(model, *arguments, **keywords)
-            finally:
-                depth["now"] -= 1
-            if self._is_on and not depth["now"]:
-                with suppress(Exception):
-                    self._ended(Rank.CALL, id(model))
-            return result
-
-        kind.__call__ = told
+        is_compiling = torch.compiler.is_compiling
+        kind.__call__ = outermost(kind.__call__, self._inside, is_compiling, ended)
         self._kinds.add(kind)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tb_perfadvisor.instrument.nvml import DeviceSampler
-from tb_perfadvisor.instrument.step_hooks import Finder, OnImport
+from tb_perfadvisor.instrument.step_hooks import when_imported
 from tb_perfadvisor.machine.facts import (
     HEAT,
     MOST_ROWS,
@@ -341,15 +340,12 @@ def _watch(timers: StepTimers) -> None:
     if _is_watching:
         return
     _is_watching = True
-    waiting: dict[str, OnImport] = {
-        "torch.utils.data.dataloader": _watch_fetches,
-        "torch.autograd": _watch_gradients,
-    }
-    for name in [name for name in waiting if name in sys.modules]:
-        with suppress(Exception):
-            waiting.pop(name)(sys.modules[name])
-    if waiting:
-        sys.meta_path.insert(0, Finder(waiting))
+    when_imported(
+        {
+            "torch.utils.data.dataloader": _watch_fetches,
+            "torch.autograd": _watch_gradients,
+        }
+    )
 
 
 def _unwatch(timers: StepTimers) -> None:

@@ -34,6 +34,7 @@ from tb_perfadvisor.instrument.continuous.recorders import TorchRecorder
 from tb_perfadvisor.instrument.continuous.settings import make_profiler
 from tb_perfadvisor.instrument.examination.examiner import Examiner
 from tb_perfadvisor.instrument.loader_workers import time_workers as time_workers
+from tb_perfadvisor.instrument.measure import tensors_in
 from tb_perfadvisor.instrument.parts import Parts, watch_makers
 from tb_perfadvisor.instrument.profile_facts import ProfileFacts
 from tb_perfadvisor.instrument.ranks import rank_of_torch, worker_name_of_torch
@@ -226,6 +227,14 @@ def continuous(
     return profiler
 
 
+def trainer_callback(base: Any, profiler: Any, step: str, others: Iterable[str]) -> Any:
+    """A trainer's callback whose hook `step` ends a step, and `others` what is part of none."""
+    calls = {step: profiler.step, "on_train_end": profiler.close}
+    calls |= dict.fromkeys(others, profiler.skip)
+    hooks = {name: lambda *_, call=call, **__: call() for name, call in calls.items()}
+    return type("Continuous", (base,), {**hooks, "profiler": profiler})()
+
+
 def _tell_steps(profiler: Any, facts: ProfileFacts, *, period: int, first: int) -> None:
     """Tell of each step of a profiler, and of the first of each cycle that it sees."""
     step = profiler.step
@@ -372,9 +381,9 @@ class _Label:
         if not ranges:
             return
         ranges.pop().__exit__(None, None, None)
-        for tensor in _tensors(output):
+        for tensor in tensors_in(output):
             self._mark(tensor, self._begins)
-        for tensor in _tensors(inputs):
+        for tensor in tensors_in(inputs):
             self._mark(tensor, self._ends)
 
     def _mark(self, tensor: Tensor, name: str) -> None:
@@ -389,17 +398,3 @@ class _Label:
                 pass
 
         node.register_prehook(mark)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in the inputs or outputs of a module."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _tensors(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _tensors(part)

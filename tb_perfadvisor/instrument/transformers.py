@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
-
 
 def continuous(logdir: str | os.PathLike[str], **settings: Any) -> Any:
     """A `TrainerCallback` that records a few steps now and then.
@@ -28,27 +26,7 @@ def continuous(logdir: str | os.PathLike[str], **settings: Any) -> Any:
     """
     from transformers import TrainerCallback
 
-    from tb_perfadvisor.instrument import torch
+    from tb_perfadvisor.instrument.torch import continuous, trainer_callback
 
-    class Continuous(TrainerCallback):  # type: ignore[misc]  # not installed where types are checked
-        """Counts the Trainer's steps."""
-
-        def __init__(self, profiler: ContinuousProfiler) -> None:
-            self.profiler = profiler
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            self.profiler.step()
-
-        def on_evaluate(self, *_: Any, **__: Any) -> None:
-            self.profiler.skip()
-
-        def on_save(self, *_: Any, **__: Any) -> None:
-            self.profiler.skip()
-
-        def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-            self.profiler.skip()
-
-        def on_train_end(self, *_: Any, **__: Any) -> None:
-            self.profiler.close()
-
-    return Continuous(torch.continuous(logdir, **settings))
+    others = ("on_evaluate", "on_save", "on_epoch_begin")
+    return trainer_callback(TrainerCallback, continuous(logdir, **settings), "on_step_end", others)

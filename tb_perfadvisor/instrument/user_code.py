@@ -53,6 +53,7 @@ def is_standard_file(name: str) -> bool:
     return path.startswith(_STANDARD) and not any(part in path for part in _INSTALLED)
 
 
+@cache
 def shown_path(name: str) -> str:
     """A file relative to where the program was started; elsewhere its name only."""
     if name.startswith("<"):
@@ -60,6 +61,13 @@ def shown_path(name: str) -> str:
     path, base = os.path.realpath(name), os.path.realpath(STARTED_IN) + os.sep
     inside = path.removeprefix(base) if path.startswith(base) else Path(path).name
     return inside.replace(os.sep, "/")
+
+
+def place_of(frame: FrameType) -> tuple[str, int, str]:
+    """Path, line and function of a frame."""
+    code = frame.f_code
+    function = "" if code.co_name == "<module>" else code.co_name
+    return shown_path(code.co_filename), frame.f_lineno or 1, function
 
 
 def loop_around(frame: FrameType | None) -> tuple[FrameType, int] | None:

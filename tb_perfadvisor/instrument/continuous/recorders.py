@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
-from contextlib import AbstractContextManager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -105,37 +105,28 @@ class _MarkedRecorder(ABC):
     file_prefix = ""
 
     def __init__(self) -> None:
-        self._mark: AbstractContextManager[Any] | None = None
+        self._mark = ExitStack()
         self._next = self._end = 0
 
     def start(self, directory: Path, first_step: int, steps: int, *, is_rich: bool) -> None:
         """Begin with the step that comes next."""
         self._next, self._end = first_step, first_step + steps
         self._start_trace(directory, is_rich)
-        self._begin()
+        self._mark.enter_context(self._step_mark(self._next))
 
     def step(self) -> bool:
         """A step ended; returns whether the recording is complete."""
-        self._finish()
+        self._mark.close()
         self._next += 1
         if self._next >= self._end:
             return True
-        self._begin()
+        self._mark.enter_context(self._step_mark(self._next))
         return False
 
     def stop(self) -> None:
         """Write the recording."""
-        self._finish()
+        self._mark.close()
         self._stop_trace()
-
-    def _begin(self) -> None:
-        self._mark = self._step_mark(self._next)
-        self._mark.__enter__()
-
-    def _finish(self) -> None:
-        mark, self._mark = self._mark, None
-        if mark is not None:
-            mark.__exit__(None, None, None)
 
     @abstractmethod
     def _start_trace(self, directory: Path, is_rich: bool) -> None:
@@ -146,7 +137,7 @@ class _MarkedRecorder(ABC):
         """Stop it, and write what it recorded."""
 
     @abstractmethod
-    def _step_mark(self, number: int) -> AbstractContextManager[Any]:
+    def _step_mark(self, number: int) -> Any:
         """A mark around the step with this number."""
 
 
@@ -159,27 +150,24 @@ class JaxRecorder(_MarkedRecorder):
     def _start_trace(self, directory: Path, is_rich: bool) -> None:
         from tb_perfadvisor.instrument.jax_session import start_trace
 
-        _wait_for_devices()
+        wait_for_jax()
         start_trace(directory, is_rich=is_rich)
         self._directory = directory
 
     def _stop_trace(self) -> None:
         from tb_perfadvisor.instrument.jax_session import stop_trace
 
-        _wait_for_devices()
+        wait_for_jax()
         stop_trace(self._directory)
 
-    def _step_mark(self, number: int) -> AbstractContextManager[Any]:
+    def _step_mark(self, number: int) -> Any:
         import jax
 
-        mark: AbstractContextManager[Any] = jax.profiler.StepTraceAnnotation(
-            "train", step_num=number
-        )
-        return mark
+        return jax.profiler.StepTraceAnnotation("train", step_num=number)
 
 
-def _wait_for_devices() -> None:
-    """Wait until everything that was dispatched has been computed."""
+def wait_for_jax() -> None:
+    """Wait until everything that JAX has dispatched has been computed."""
     import jax
 
     for array in jax.live_arrays():
@@ -201,13 +189,10 @@ class TensorFlowRecorder(_MarkedRecorder):
 
         tensorflow.profiler.experimental.stop()
 
-    def _step_mark(self, number: int) -> AbstractContextManager[Any]:
+    def _step_mark(self, number: int) -> Any:
         import tensorflow
 
-        mark: AbstractContextManager[Any] = tensorflow.profiler.experimental.Trace(
-            "train", step_num=number, _r=1
-        )
-        return mark
+        return tensorflow.profiler.experimental.Trace("train", step_num=number, _r=1)
 
 
 RICH: Final = "_rich"

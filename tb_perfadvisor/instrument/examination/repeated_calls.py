@@ -14,7 +14,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
-from tb_perfadvisor.instrument.user_code import shown_path, user_frames
+from tb_perfadvisor.instrument.user_code import place_of, user_frames
 from tb_perfadvisor.machine.facts import Examined, Observed
 
 _COMPARED: Final = 5
@@ -85,7 +85,8 @@ class RepeatedCalls:
                 known.is_repeatable = _are_equal(known.result, results)
             if known.is_repeatable and known.compared:
                 known.calls += 1
-                known.seconds[_place(frame)] += seconds
+                user = next(user_frames(frame), None)
+                known.seconds[place_of(user) if user is not None else ("", 1, "")] += seconds
         else:
             known.arguments = [_kept(each) for each in leaves]
         if known.compared < _COMPARED:
@@ -180,12 +181,3 @@ def _are_equal(before: list[Any], now: list[Any]) -> bool:
 def _name_of(owner: Any) -> str:
     name = getattr(owner, "__name__", None) or getattr(owner, "name", None)
     return str(name or type(owner).__name__)[:200]
-
-
-def _place(frame: FrameType | None) -> tuple[str, int, str]:
-    user = next(user_frames(frame), None)
-    if user is None:
-        return "", 1, ""
-    code = user.f_code
-    function = "" if code.co_name == "<module>" else code.co_name
-    return shown_path(code.co_filename), user.f_lineno or 1, function

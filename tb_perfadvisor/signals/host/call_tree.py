@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -107,22 +108,9 @@ class SelfTime(Struct, frozen=True):
 
 def self_time(trace: Trace, track: int, intervals: Intervals) -> SelfTime:
     """Self time of a thread's events during some intervals, as in a profile of a call stack."""
-    events = trace.events
-    rows = trace.rows(*_NAMES_WORK)
-    rows = rows[events.track[rows] == track]
-    inside = overlap_ns(intervals, events.start_ns[rows], events.end_ns[rows])
-    rows, inside = rows[inside > 0], inside[inside > 0]
-    self_ns = np.zeros(len(events), dtype=np.int64)
-    self_ns[rows] = inside
     # Skip runtime calls between an event and the event around it that names work.
-    named = np.zeros(len(events), dtype=bool)
-    named[rows] = True
-    above = events.parent[rows]
-    parent = np.where(above >= 0, nearest(events.parent, named)[above], -1)
-    nested = parent >= 0
-    np.subtract.at(self_ns, parent[nested], inside[nested])
-    row_self_ns = self_ns[rows]
-    names, inverse = unique_inverse(events.name[rows])
+    rows, row_self_ns = self_times(trace, track, _NAMES_WORK, intervals)
+    names, inverse = unique_inverse(trace.events.name[rows])
     count = np.bincount(inverse, minlength=len(names))
     total = np.bincount(inverse, weights=row_self_ns, minlength=len(names)).astype(np.int64)
     order = [i for i in np.argsort(-total, kind="stable").tolist() if total[i] > 0]
@@ -133,6 +121,25 @@ def self_time(trace: Trace, track: int, intervals: Intervals) -> SelfTime:
         rows=rows,
         row_self_ns=row_self_ns,
     )
+
+
+def self_times(
+    trace: Trace, track: int, kinds: Sequence[EventKind], intervals: Intervals
+) -> tuple[Int32, Int64]:
+    """A thread's events of some kinds, and the time of each without that of those inside it."""
+    events = trace.events
+    rows = trace.rows(*kinds)
+    rows = rows[events.track[rows] == track]
+    inside = overlap_ns(intervals, events.start_ns[rows], events.end_ns[rows])
+    rows, inside = rows[inside > 0], inside[inside > 0]
+    self_ns = np.zeros(len(events), dtype=np.int64)
+    self_ns[rows] = inside
+    counted = np.zeros(len(events), dtype=bool)
+    counted[rows] = True
+    above = events.parent[rows]
+    parent = np.where(above >= 0, nearest(events.parent, counted)[above], -1)
+    np.subtract.at(self_ns, parent[parent >= 0], inside[parent >= 0])
+    return rows, self_ns[rows]
 
 
 _PYTHON = int(EventKind.PYTHON)

@@ -64,16 +64,8 @@ def _carried(program: Program, row: int, state: set[tuple[int, ...]]) -> Carried
 
 def _is_multiplied(program: Program, row: int) -> bool:
     """Whether a matrix product reads what is mapped from a value."""
-    pending, seen = [row], {row}
-    while pending:
-        for user in program.users(pending.pop()):
-            name = program.name_of(user)
-            if name in PRODUCTS:
-                return True
-            if user not in seen and name in (*SAME_ELEMENTS, *MAPS):
-                seen.add(user)
-                pending.append(user)
-    return False
+    users = readers(program, row, (*SAME_ELEMENTS, *MAPS))
+    return any(program.name_of(user) in PRODUCTS for user in users)
 
 
 @memoized

@@ -140,33 +140,20 @@ SKIP_WARM_UP = (
     hint("Run a few steps before jax.profiler.start_trace.", "jax"),
     hint("Run a few steps before recording."),
 )
-WAIT_BEFORE = (
-    Hint(
-        text="Start the server's profiler while no request runs.",
-        framework="pytorch",
-        needs=(Part.SERVER,),
-    ),
-    pytorch_hint(
-        "Wait for the device before the profiler starts: torch.cuda.synchronize().",
-        Part.GPU,
-    ),
-    pytorch_hint(
-        "Wait for the device before the profiler starts: torch.accelerator.synchronize()."
-    ),
-    hint("Call jax.block_until_ready on the last results before jax.profiler.start_trace.", "jax"),
-    hint("Wait for the device before the profiler starts."),
-)
-WAIT_AFTER = (
-    Hint(
-        text="Stop the server's profiler after the last request has been answered.",
-        framework="pytorch",
-        needs=(Part.SERVER,),
-    ),
-    pytorch_hint(
-        "Wait for the device before the profiler stops: torch.cuda.synchronize().",
-        Part.GPU,
-    ),
-    pytorch_hint("Wait for the device before the profiler stops: torch.accelerator.synchronize()."),
-    hint("Call jax.block_until_ready on the last results before jax.profiler.stop_trace.", "jax"),
-    hint("Wait for the device before the profiler stops."),
-)
+
+
+def _wait(begins: str, of_server: str) -> tuple[Hint, ...]:
+    """How to let the device finish before the profiler `starts` or `stops`."""
+    wait = f"Wait for the device before the profiler {begins}"
+    results = "Call jax.block_until_ready on the last results before jax.profiler"
+    return (
+        pytorch_hint(of_server, Part.SERVER),
+        pytorch_hint(f"{wait}: torch.cuda.synchronize().", Part.GPU),
+        pytorch_hint(f"{wait}: torch.accelerator.synchronize()."),
+        hint(f"{results}.{begins.removesuffix('s')}_trace.", "jax"),
+        hint(f"{wait}."),
+    )
+
+
+WAIT_BEFORE = _wait("starts", "Start the server's profiler while no request runs.")
+WAIT_AFTER = _wait("stops", "Stop the server's profiler after the last request has been answered.")

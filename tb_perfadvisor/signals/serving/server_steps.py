@@ -16,37 +16,32 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.causes import HOST_CAUSED, Cause
-from tb_perfadvisor.signals.core.steps.server_annotations import StepKind, server_annotations
+from tb_perfadvisor.signals.core.steps.server_annotations import (
+    ServerAnnotations,
+    StepKind,
+    server_annotations,
+)
+from tb_perfadvisor.signals.host.call_tree import self_times
 from tb_perfadvisor.signals.launch.device_graphs import in_graphs
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
-from tb_perfadvisor.trace.intervals import Intervals, last_before, overlap_ns, total_ns
+from tb_perfadvisor.trace.intervals import Intervals, last_before, total_ns
 from tb_perfadvisor.trace.nesting import nearest
-from tb_perfadvisor.trace.tables import Int32, Int64, UInt8
+from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S
 
 Mask = NDArray[np.bool_]
 
 
-class ServerSteps(Struct, frozen=True):
+class ServerSteps(ServerAnnotations, frozen=True):
     """The annotated steps whose device work was recorded, by start; shape (steps,).
 
     A step's work is what the host launches from its annotation to the next one: servers launch the
     sampler after the model. Unknown numbers are -1.
     """
 
-    row: Int32
-    """The annotation."""
-    kind: UInt8
-    """`StepKind`."""
-    prefill_requests: Int64
-    prefill_tokens: Int64
-    decode_requests: Int64
-    decode_tokens: Int64
-    cached_tokens: Int64
-    captured_requests: Int64
     period_ns: Int64
     """From the start of the step to the start of the next one; -1 if the steps do not repeat."""
     device_ns: Int64
@@ -63,10 +58,6 @@ class ServerSteps(Struct, frozen=True):
     """Number of device events in its graphs."""
     events: Int64
     """Number of its device events."""
-
-    def __len__(self) -> int:
-        """Number of steps."""
-        return len(self.row)
 
     def is_kind(self, *kinds: StepKind) -> Mask:
         """Which steps are of some kinds."""
@@ -278,7 +269,8 @@ def phases_within(signals: Signals, idle: Intervals) -> tuple[PhaseTime, ...]:
     if steps is None:
         return ()
     track = int(trace.events.track[steps.row[0]])
-    rows, own_ns = _own_time(trace, track, idle)
+    rows, own_ns = self_times(trace, track, _KINDS, idle)
+    own_ns = np.maximum(own_ns, 0)
     phase_of_name = {
         string: phase_of(trace.strings[string])
         for string in distinct(trace.events.name[rows]).tolist()
@@ -298,23 +290,6 @@ def phases_within(signals: Signals, idle: Intervals) -> tuple[PhaseTime, ...]:
 def phase_of(name: str) -> Phase | None:
     """The phase that a name proves."""
     return next((phase for phase, pattern in _PATTERNS if pattern.search(name)), None)
-
-
-def _own_time(trace: Trace, track: int, idle: Intervals) -> tuple[Int32, Int64]:
-    """The thread's events, and the idle time of each without that of the events inside it."""
-    events = trace.events
-    rows = trace.rows(*_KINDS)
-    rows = rows[events.track[rows] == track]
-    inside = overlap_ns(idle, events.start_ns[rows], events.end_ns[rows])
-    rows, inside = rows[inside > 0], inside[inside > 0]
-    own_ns = np.zeros(len(events), dtype=np.int64)
-    own_ns[rows] = inside
-    around = np.zeros(len(events), dtype=bool)
-    around[rows] = True
-    above = events.parent[rows]
-    parent = np.where(above >= 0, nearest(events.parent, around)[above], -1)
-    np.subtract.at(own_ns, parent[parent >= 0], inside[parent >= 0])
-    return rows, np.maximum(own_ns[rows], 0)
 
 
 def _phases(trace: Trace, track: int, phase_of_name: dict[int, Phase | None], rows: Int32) -> Int64:
