@@ -52,6 +52,7 @@ _LOOKS: dict[str, str] = {
     "zeros": "for products with zeros",
     "padding": "for padding",
     "dropped gradients": "for gradients that no update uses",
+    "page faults": "for memory that is given back and taken again",
 }
 """What the steps are searched for."""
 

@@ -38,7 +38,7 @@ class ProfileFacts:
         if self._number <= _SEEN_STEPS:
             self._parts.add_step("step", sys._getframe(1))
         self._samples.step()
-        if self._examiner.is_running and self._examiner.step():
+        if self._examiner.step():
             self._samples.go_on()
             self._add_found()
 

@@ -388,7 +388,7 @@ class _Label:
 
     def _mark(self, tensor: Tensor, name: str) -> None:
         """Mark the time when autograd runs the node that produced a tensor."""
-        node = tensor.grad_fn
+        node = getattr(tensor, "grad_fn", None)  # not all that looks like a tensor has one
         if node is None:
             return
         range_of = self._range

@@ -181,6 +181,7 @@ ObservedKind = Literal[
     "mostly zero",
     "padding",
     "dropped gradients",
+    "page faults",
 ]
 Look = Literal[
     "operators",
@@ -190,6 +191,7 @@ Look = Literal[
     "zeros",
     "padding",
     "dropped gradients",
+    "page faults",
 ]
 """What the steps whose tensors are looked at are searched for; without operators, for nothing."""
 
@@ -214,7 +216,7 @@ class Observed(Struct, frozen=True):
     """How many operators per step."""
     amount: Annotated[float, Meta(ge=0, le=1e9)] = 1.0
     """The share of zeros, of padding, or of what is read of a result; of independent calls, how
-    many could be one."""
+    many could be one; of page faults, how many per step."""
     elements: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
     """Of the largest input, if calls are independent."""
     updates: Share = 0.0

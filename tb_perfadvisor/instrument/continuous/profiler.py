@@ -217,6 +217,8 @@ class ContinuousProfiler:
             if self.examiner is not None and self.examiner.is_running:
                 self._examine(duration_s)
             elif self._start is None:
+                if self.examiner is not None:
+                    self.examiner.step()
                 self._between(duration_s, now_s)
             else:
                 self._during(duration_s)

@@ -90,6 +90,8 @@ class Call(Struct, frozen=True):
     """Whether checkpointing computes it again, to save memory."""
     device_ns: int = 0
     """The time of what it gave to a device."""
+    faults: int = 0
+    """Pages of its new results that the system had to clear."""
     is_pointwise: bool = False
     """Whether each element of the result needs one element of each input."""
     counted: float | None = None

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median_low
 from typing import TYPE_CHECKING, Any, Final
 
+from tb_perfadvisor.instrument.examination.page_faults import thread_faults
 from tb_perfadvisor.instrument.user_code import loop_around
 from tb_perfadvisor.machine.facts import Examined, FailedLook
 
@@ -41,6 +45,8 @@ class Examiner:
         self._ends: list[int] = []
         self._began_s = 0.0
         self._steps = _FEWEST
+        self._faults: deque[int] = deque(maxlen=10)
+        """New pages of memory so far, at the ends of the last steps before the look."""
         self._looks: list[tuple[list[_Operators], Examined]] = []
         """The steps that were looked at, and what was found in them."""
         self.found: Examined | None = None
@@ -74,7 +80,10 @@ class Examiner:
         _stay_after_inference_mode(self._mode)
 
     def step(self) -> bool:
-        """A step ended; returns whether the look has, too."""
+        """A step ended; returns whether a look has, too."""
+        if self._mode is None:
+            self._faults.append(thread_faults())
+            return False
         self._ends.append(len(self._mode.calls))
         if len(self._ends) == 1:
             operators = _operators(self._mode.calls)
@@ -103,7 +112,9 @@ class Examiner:
 
             begins = [0, *self._ends[:-1]]
             steps = [mode.calls[a:b] for a, b in zip(begins, self._ends, strict=True)]
-            self.found = examined([step for step in steps if step], mode)
+            faults = [after - before for before, after in pairwise(self._faults)]
+            usual_faults = median_low(faults) if len(faults) > 1 else 0
+            self.found = examined([step for step in steps if step], mode, usual_faults)
             self._looks.append(([_operators(step) for step in steps], self.found))
 
     def drop(self) -> None:

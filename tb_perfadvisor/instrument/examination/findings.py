@@ -14,11 +14,13 @@ from tb_perfadvisor.instrument.examination.calls import (
     Call,
     Steps,
     all_calls,
+    noted,
     total_ns,
 )
 from tb_perfadvisor.instrument.examination.gradients import dropped
 from tb_perfadvisor.instrument.examination.independent import independent
 from tb_perfadvisor.instrument.examination.needed import unread
+from tb_perfadvisor.instrument.examination.page_faults import fault_ns
 from tb_perfadvisor.instrument.examination.repeated import repeated
 from tb_perfadvisor.instrument.examination.watching import Watching
 from tb_perfadvisor.instrument.examination.zeros import mostly_zero, padding
@@ -28,7 +30,7 @@ _WHOLE_CALL: Final = 2
 """Python and autograd, which call an operator, take about as long as the call itself."""
 
 
-def examined(steps: Steps, watching: Watching) -> Examined:
+def examined(steps: Steps, watching: Watching, usual_faults: int = 0) -> Examined:
     """What was found in some steps. A look that fails does not end the others."""
     host_ns, device_ns = total_ns(steps), sum(call.device_ns for call in all_calls(steps))
     on_device = device_ns > _WHOLE_CALL * host_ns
@@ -47,6 +49,7 @@ def examined(steps: Steps, watching: Watching) -> Examined:
         "zeros": lambda: mostly_zero(steps),
         "padding": lambda: padding(steps),
         "dropped gradients": lambda: dropped(steps),
+        "page faults": lambda: [] if device_ns else _faulting(steps, usual_faults),
     }
     forward = [call for call in all_calls(steps) if call.kind == "forward" and call.computes]
     observed: list[Observed] = []
@@ -64,6 +67,21 @@ def examined(steps: Steps, watching: Watching) -> Examined:
         observed=tuple(observed),
         failed=tuple(watching.failed.values()),
     )
+
+
+def _faulting(steps: Steps, usual_faults: int) -> list[Observed]:
+    """Operators whose results need new pages in every step, also while nobody looks."""
+    step = min(steps[1:], key=_faults, default=())
+    price_ns = fault_ns() if usual_faults and _faults(step) else None
+    if price_ns is None:
+        return []
+    price_ns *= min(usual_faults / _faults(step), 1.0)
+    calls = [replace(call, ns=min(round(call.faults * price_ns), call.ns)) for call in step]
+    return noted("page faults", [step], [call for call in calls if call.ns], amount=_faults)
+
+
+def _faults(calls: Sequence[Call]) -> int:
+    return sum(call.faults for call in calls)
 
 
 def _new_shapes(steps: Steps) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 import threading
@@ -28,8 +29,9 @@ from tb_perfadvisor.instrument.examination.calls import (
     Place,
 )
 from tb_perfadvisor.instrument.examination.clocks import DeviceClock, HostClock
+from tb_perfadvisor.instrument.examination.page_faults import thread_faults
 from tb_perfadvisor.instrument.examination.provenance import Provenance, Source, checksum
-from tb_perfadvisor.instrument.user_code import is_user_file, shown_path
+from tb_perfadvisor.instrument.user_code import is_user_file, place_of
 from tb_perfadvisor.machine.facts import FailedLook, Look
 
 MOST_CALLS: Final = 200_000
@@ -194,11 +196,14 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
                 sources,
             )
         on_device = any(each.is_cuda for each in tensors)
+        facts["faults"] = thread_faults()
         return _Begun(facts, (func, _form((args, kwargs))), sources, reads, on_device)
 
     def _after(self, begun: _Begun, result: Any) -> None:
-        took = self._clock.end()
-        facts, results = begun.facts, [*_tensors((result,))]
+        took, facts, results = self._clock.end(), begun.facts, [*_tensors((result,))]
+        # An operator may also read new pages of a file.
+        most_faults = sum(each.nbytes for each in results) // mmap.PAGESIZE
+        facts["faults"] = min(thread_faults() - facts["faults"], most_faults)
         tracks = facts["tracks_gradients"] and any(each.has_gradient for each in facts["inputs"])
         outputs = tuple(
             Operand(
@@ -341,9 +346,6 @@ def _operator(func: Any) -> _Operator:
     )
 
 
-_shown = cache(shown_path)
-
-
 def _tensors(values: Any) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
@@ -403,8 +405,7 @@ def _place(frame: Any) -> tuple[Place | None, str, bool]:
         if name.endswith(_RECURRENT) and code.co_name == "forward":
             in_layer |= not type(frame.f_locals.get("self")).__name__.endswith("Cell")
         if is_user_file(name):
-            function = "" if code.co_name == "<module>" else code.co_name
-            return (_shown(name), frame.f_lineno or 1, function), kind, in_layer
+            return place_of(frame), kind, in_layer
         frame = frame.f_back
     return None, kind, in_layer
 

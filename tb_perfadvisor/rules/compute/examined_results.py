@@ -312,3 +312,57 @@ class UnreadResults(ExaminedOperators):
             f"{cost} goes into {observed.operator} of {observed.shapes} in"
             f" {place_of_observed(observed)} and others, of whose results {needed}."
         )
+
+
+class RepeatedPageFaults(ExaminedOperators):
+    """The allocator gives memory back to the system, and each step takes it again, page by page.
+
+    What it finds
+    -------------
+    In a PyTorch program on the CPU, with glibc, operators whose results lie in memory that the
+    system clears for each of them, in every step.
+
+    Why it matters
+    --------------
+    The system clears each page when it is first touched, which can take several times as long as
+    the operator. glibc's allocator gives large blocks back, unless it is told to keep them.
+
+    How it is measured
+    ------------------
+    In steps that `perfadvisor run` looked at, new pages are counted for each operator, but not more
+    than its results have. The step with the fewest counts, without the first, and it counts no more
+    new pages than the steps before that nobody looked at. Expected is their number times what it
+    takes to touch a new page on that machine, and to give it back. Low is 60 % of it: memory that
+    is kept has to be read into caches, too. High is 30 % more: small results then stay in caches.
+
+    When to ignore
+    --------------
+    When the machine has no memory to spare: the process keeps what it once used.
+
+    How to verify
+    -------------
+    The same script takes less system time, as `time` shows it.
+
+    References:
+    ----------
+    `mallopt(3)`, on `M_MMAP_MAX` and `M_TRIM_THRESHOLD`; PyTorch, "Performance Tuning Guide", on
+    switching the memory allocator.
+    """
+
+    id = "repeated-page-faults"
+    title = "Keep freed memory for the next results"
+    kinds = ("page faults",)
+    look = "page faults"
+    needs = (*ExaminedOperators.needs, Need.CPU_PROGRAM)
+    changes = ("kept-memory",)
+    amount = Column("faults", "New pages per step", "count")
+
+    def parts(self, observed: Observed, signals: Signals) -> Parts:
+        """About all of it."""
+        return 0.6, 1.0, 1.3
+
+    def describe(self, observed: Observed, cost: str) -> str:
+        return (
+            f"{cost} goes into new pages of memory, which each step gives back and takes again."
+            f" Most are for results of {observed.operator} in {place_of_observed(observed)}."
+        )
