@@ -219,6 +219,9 @@ class Observed(Struct, frozen=True):
     many could be one; of page faults, how many per step."""
     elements: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
     """Of the largest input, if calls are independent."""
+    reads: Share = 0.0
+    """Of the time of all operators, what independent products take to read matrices again that one
+    product for all would read once."""
     updates: Share = 0.0
     """Of the optimizer's operators, those that independent calls with parameters of their own need
     more of than one call for all would."""

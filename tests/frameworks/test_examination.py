@@ -104,6 +104,23 @@ def test_independent_calls(is_fixed: bool) -> None:
     assert [each.amount for each in found] == ([] if is_fixed else [32])
 
 
+@pytest.mark.parametrize(("size", "same"), [(1100, True), (1100, False), (500, True)])
+def test_vectors_by_the_same_large_matrix(size: int, same: bool) -> None:
+    matrices = torch.randn(1 if same else 16, size, size)
+    x = torch.randn(16, 1, size)
+
+    def step() -> None:
+        for number in range(16):
+            x[number] @ matrices[0 if same else number]
+
+    (found,) = look(step, "independent")
+    # Of 16 rows in one product, 8 are as fast as one: 16 products would be one of twice the time.
+    is_read_again = same and size * size >= 1 << 20
+    products = found.reads / (1 - 2 / 16) if is_read_again else 0.0
+    assert found.operator == "aten::mm"
+    assert (products > 0.9) if is_read_again else (found.reads == 0)
+
+
 def test_calls_that_need_each_other_are_a_chain() -> None:
     cell = nn.GRUCell(16, 16)
 

@@ -35,6 +35,8 @@ class Operand(Struct, frozen=True):
     has_gradient: bool
     zeros: float | None = None
     """The share of zeros in a sample, where a product or a mask reads it."""
+    begins_at: int = 0
+    """The element of that memory at which it begins."""
 
     @property
     def size(self) -> int:

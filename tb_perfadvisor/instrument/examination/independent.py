@@ -16,6 +16,7 @@ from tb_perfadvisor.instrument.examination.calls import (
     Steps,
     operator_of,
     shapes_of,
+    total_ns,
 )
 from tb_perfadvisor.machine.facts import Observed
 
@@ -28,6 +29,8 @@ _LEAST_SHARE: Final = 0.02
 """A loop may have several lines."""
 _MULTIPLICATIONS: Final = 8
 """With a core's vector units, in the time in which it reads an element from memory."""
+_LARGE: Final = 1 << 20
+"""Elements of a matrix that the caches next to a core do not hold until the next call."""
 _JOINED: Final = frozenset({"embedding", "select", "slice", "index", "sum", "mean", "amax", "amin"})
 """Operators that one call can do for inputs of different sizes."""
 
@@ -40,6 +43,8 @@ class _Loop(Struct):
     """How many of the costliest could be one."""
     spared: int = 0
     """How many calls one for all would do without."""
+    reads_ns: float = 0.0
+    """What reading matrices again takes that one for all would read once."""
 
 
 def independent(steps: Steps) -> list[Observed]:
@@ -55,6 +60,7 @@ def independent(steps: Steps) -> list[Observed]:
             loop = loops.setdefault(first.place, _Loop([]))
             loop.calls += group
             loop.spared += len(group) - levels
+            loop.reads_ns += _again_ns(group, levels)
             if not first.is_view and any(each.shape for each in first.inputs):
                 loop.at_once = max(loop.at_once, at_once)
     updates = _updates(steps, loops)
@@ -78,9 +84,24 @@ def independent(steps: Steps) -> list[Observed]:
                 amount=loop.at_once,
                 elements=_elements(costliest),
                 updates=updates.get(place, 0.0) * (1 - 1 / loop.at_once),
+                reads=min(loop.reads_ns / total_ns(steps), 1.0),
             )
         )
     return sorted(found, key=lambda each: -each.share)[:MOST]
+
+
+def _again_ns(group: Sequence[Call], levels: int) -> float:
+    """What reading matrices again takes in products of few rows, as vectors by the same matrix."""
+    first = group[0]
+    if first.name not in PRODUCTS or first.name.endswith("bmm") or len(first.inputs) < 2:
+        return 0.0
+    matrix = first.inputs[-1]
+    matrices = {(call.inputs[-1].storage, call.inputs[-1].begins_at) for call in group}
+    if len(matrix.shape) != 2 or matrix.size < _LARGE or len(matrices) > levels:
+        return 0.0
+    rows = first.outputs[0].size / matrix.shape[1]
+    now, joined = (max(each / _MULTIPLICATIONS, 1) for each in (rows, rows * len(group) / levels))
+    return sum(call.ns for call in group) * max(1 - levels * joined / (len(group) * now), 0.0)
 
 
 def _elements(call: Call) -> int:

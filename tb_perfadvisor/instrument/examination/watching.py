@@ -256,7 +256,8 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         is_sampled = reads and least is not None and tensor.numel() >= least
         if is_sampled and not tensor.requires_grad and tensor.layout is torch.strided:
             zeros = self.attempt("zeros", lambda: self._share_of_zeros(tensor), None)
-        return Operand(storage, tuple(tensor.shape), tensor.requires_grad, zeros)
+        begins_at = tensor.storage_offset() if tensor.layout is torch.strided else 0
+        return Operand(storage, tuple(tensor.shape), tensor.requires_grad, zeros, begins_at)
 
     def _is_saved(self, tensor: Tensor, storage: int) -> bool:
         """Whether `detach` is autograd's, which keeps a result for the backward pass.
