@@ -11,6 +11,7 @@ On a CPU-only capture, the host's operators take the place of device work.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -185,6 +186,8 @@ def _judge_idle(
 
 _RECORDED = tuple(kind for kind in EventKind if kind not in (EventKind.STEP, EventKind.ANNOTATION))
 """Ranges around a step or a part of it do not say what the host does in it."""
+_STARTS_THREAD = re.compile(r"\bthreading\.py(?:\(\d+\):|:\d+) start$")
+"""Waits until the new thread runs."""
 _LEAST_LATE = 0.02
 """Of the window: less than that is nothing to tell."""
 
@@ -208,9 +211,14 @@ def _find_late_batches(
 def _blocked(trace: Trace, tracks: tuple[int, ...], parts: Mapping[Cause, Intervals]) -> Intervals:
     """Idle time in which the threads wait for other threads or processes."""
     events, calls = trace.events, trace.rows(EventKind.PYTHON)
-    calls = calls[is_in(events.track[calls], tracks) & named(trace, calls, BLOCKING_CALL)]
-    idle = join(parts[Cause.PYTHON], parts[Cause.BETWEEN_STEPS])
-    return intersect(idle, union(events.start_ns[calls], events.end_ns[calls]))
+    calls = calls[is_in(events.track[calls], tracks)]
+    starts = calls[named(trace, calls, _STARTS_THREAD)]
+    calls = calls[named(trace, calls, BLOCKING_CALL)]
+    waits = minus(
+        union(events.start_ns[calls], events.end_ns[calls]),
+        union(events.start_ns[starts], events.end_ns[starts]),
+    )
+    return intersect(join(parts[Cause.PYTHON], parts[Cause.BETWEEN_STEPS]), waits)
 
 
 def _move_to_input(late: Intervals, parts: dict[Cause, Intervals]) -> None:

@@ -527,3 +527,22 @@ def test_a_call_that_waits_for_another_process_waits_for_input(name: str) -> Non
         framework="jax",
     )
     assert totals_us(trace) == {"input": 6000, "host-compute": 8000, "python": 4000}
+
+
+def test_the_start_of_a_thread_is_no_wait_for_input() -> None:
+    trace = draw(
+        """
+        cell 1ms
+        step |.........|.........|
+        main |sssppoooo|sssppoooo|
+        main |wwwppoooo|wwwppoooo|
+        """,
+        legend={
+            "s": host("$threading.py:938 start", EventKind.PYTHON),
+            "w": host("$threading.py:604 wait", EventKind.PYTHON),
+            "p": host("$slow.py:9 f", EventKind.PYTHON),
+            "o": host("dot.3", EventKind.OPERATOR),
+        },
+        framework="jax",
+    )
+    assert "input" not in totals_us(trace)
