@@ -617,15 +617,30 @@ def test_a_batch_that_is_split_already_is_no_remedy(parts: int, is_advised: bool
     assert ("batch-over-devices" in changes) == is_advised
 
 
-def test_gathers_of_whole_rows_can_come_first() -> None:
+COLUMNS, PART = "bf16[4096,8192]{1,0}", "bf16[512,8192]{1,0}"
+
+
+@pytest.mark.parametrize(
+    "gathers",
+    [
+        f"%chosen = {SOME} gather({ALL} %mapped, s32[512,1] %places) // result",
+        # The compiler splits large gathers into gathers from slices, which take all together.
+        f"""
+        %left = {COLUMNS} slice({ALL} %mapped)
+        %right = {COLUMNS} slice({ALL} %mapped)
+        %first = {PART} gather({COLUMNS} %left, s32[512,1] %places)
+        %second = {PART} gather({COLUMNS} %right, s32[512,1] %places)
+        %chosen = {SOME} concatenate({PART} %first, {PART} %second), dimensions={{1}} // result
+        """,
+    ],
+)
+def test_gathers_of_whole_rows_can_come_first(gathers: str) -> None:
     # Of 4096 rows of scores, the loss reads 512, wherever these are.
-    text = SLICED.replace("slice(", "gather(").replace(
-        f"{ALL} %mapped)", f"{ALL} %mapped, s32[512,1]{{1,0}} %places)"
-    )
-    text = text.replace(
+    text = SLICED.replace(
         f"%w = {W} parameter(1)",
         f"%w = {W} parameter(1)\n%places = s32[512,1]{{1,0}} parameter(2)",
-    ).replace("// in fusion, result", "// result")
+    )
+    text = text[: text.index("%chosen")] + gathers
     (finding,) = find(ExcessWork, drawn(SLOW, FUSION, program(text))) or ()
     assert "12.5 % is needed" in finding.summary
 

@@ -47,7 +47,6 @@ MAPS = (
     *("select", "sign", "sine", "sqrt", "subtract", "tanh", "xor"),
 )
 """Each element of the result comes from one element of each operand."""
-_TAKES = ("slice", "dynamic-slice")
 _FILLING = {"pad": 0, "scatter": 2}
 """Which operand is written among zeros."""
 _LEAST_ELEMENTS = 1 << 16
@@ -160,7 +159,9 @@ def _taken_share(
             # In a loop, each trip may take another part.
             times = float(program.runs[user]) / runs
             if _takes_part(program, user) and row in program.operands(user, 0):
-                taken, by = taken + program.shape_of(user).elements * times, user
+                # Of a slice, what follows may take a part again: gathers can be split into slices.
+                share = _used_share(zeros, user, known)[0] * times
+                taken, by = taken + share * program.shape_of(user).elements, user
             elif (filled := _share_times_ones(zeros, user, row)) < 1:
                 # Fusions that compute the same again need no other elements.
                 mask = frozenset(origin(program, of) for of in program.operands(user) if of != row)
