@@ -115,7 +115,7 @@ class PythonRecorder:
 
 
 def _functions(frame: FrameType | None) -> list[CodeType]:
-    found = []
+    found: list[CodeType] = []
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if module.startswith("tb_perfadvisor.instrument.continuous."):
