@@ -317,8 +317,8 @@ def test_running_sums_by_a_product_are_work(of: str, direction: str, is_found: b
         %ones = bf16{square} convert(pred{square} %chosen) // in sums
         %sums = {blocks} dot({blocks} %{summed}, bf16{square} %ones), {ROWS_FIRST} // in sums,result
     """
-    text = f"%sums = {blocks} fusion({blocks} %x), kind=kOutput", program(text)
-    assert bool(find(ExcessWork, drawn(SLOW, *text))) == is_found
+    fusion = f"%sums = {blocks} fusion({blocks} %x), kind=kOutput"
+    assert bool(find(ExcessWork, drawn(SLOW, fusion, program(text)))) == is_found
 
 
 ROWS_FIRST = "lhs_contracting_dims={1}"
