@@ -239,16 +239,20 @@ def _widened(saving: Saving, signals: Signals, category: Category, nameless: Int
     return replace(
         saving,
         low_ns=max(saving.low_ns - round(SLOWER_SHARE * work_ns) - differs_ns, 0),
-        expected_ns=saving.expected_ns + beside_ns // 2,
+        expected_ns=min(saving.expected_ns + beside_ns // 2, high_ns),
         high_ns=high_ns,
         outside_claims_ns=high_ns - claimed_ns,
     )
 
 
 def _most_of_unrecorded_ns(high_ns: int, signals: Signals) -> int:
-    """A high end that is its share of a step whose other time recording has made longer."""
+    """A high end that is its share of a step whose other time recording has made longer.
+
+    No change saves more than all of the time.
+    """
     window_ns = signals.attribution.window_ns
-    if signals.trace.source.framework not in ("jax", "tensorflow") or high_ns >= window_ns:
+    high_ns = min(high_ns, window_ns)
+    if signals.trace.source.framework not in ("jax", "tensorflow"):
         return high_ns
     most = LONGER_BY_RECORDING * high_ns
     return round(window_ns * most / (most + window_ns - high_ns))

@@ -197,7 +197,9 @@ class _RecordedProcess(HookedProcess):
         if self._elsewhere:
             self._elsewhere.clear()
         if self._sources.rank is Rank.LOOP and rank > Rank.LOOP:
-            if rank is not Rank.GRADIENT or self._is_in_loop(sys._getframe(1)):
+            loop = self._loop_seen
+            is_inside = loop is not None and loop.is_around(sys._getframe(1))
+            if rank is not Rank.GRADIENT or is_inside:
                 return
             self._sources.forget()  # that loop prepared the training
         with self._lock:
@@ -344,15 +346,6 @@ class _RecordedProcess(HookedProcess):
             self._thread = threading.current_thread()
         with suppress(Exception):
             self._end_step(Rank.LOOP, self._loop_seen, frame)
-
-    def _is_in_loop(self, frame: FrameType | None) -> bool:
-        """Whether the loop that was seen is around a call."""
-        loop = self._loop_seen
-        while loop is not None and frame is not None:
-            if frame.f_code is loop.code and loop.holds(frame.f_lasti):
-                return True
-            frame = frame.f_back
-        return False
 
     def goes_on(self, seconds: float) -> None:
         """Rounds of the loop went by that nobody counted."""

@@ -116,8 +116,9 @@ class LoopFinder:
             if loop is not None:
                 steps = known / loop.rounds
                 is_part = loop.rounds > _MOST_PER_S * passed_s
-                is_enough = is_part or not _runs(loop) or self._steps.has_loop(loop, steps)
-                return None if is_enough else loop
+                if is_part or not loop.is_around(_frame()) or self._steps.has_loop(loop, steps):
+                    return None
+                return loop
         return None
 
     def _follow(self, loop: Loop) -> None:
@@ -133,7 +134,7 @@ class LoopFinder:
         runs, is_paused = True, False
         while rest_s <= max(_LEAST_REST_S, last_s - first_s) or runs:
             time.sleep(2 * _LOOK_EVERY_S)
-            runs, has_enough = _runs(loop), self._steps.has_enough()
+            runs, has_enough = loop.is_around(_frame()), self._steps.has_enough()
             if is_paused and runs:
                 now_s = time.monotonic()
                 self._steps.goes_on(now_s - (self._ended_s or now_s))
@@ -178,13 +179,6 @@ def is_recording(frame: FrameType | None) -> bool:
 
 def _frame() -> FrameType | None:
     return sys._current_frames().get(threading.main_thread().ident or 0)
-
-
-def _runs(loop: Loop) -> bool:
-    """Whether the program is in a loop now."""
-    return any(
-        each.code is loop.code and each.begin == loop.begin for each in loops_around(_frame())
-    )
 
 
 def _is_over_epochs(loop: Loop) -> bool:

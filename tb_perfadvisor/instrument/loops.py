@@ -20,7 +20,12 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Final
 
-from tb_perfadvisor.instrument.user_code import innermost_loop, shown_path, user_frames
+from tb_perfadvisor.instrument.user_code import (
+    frames_called_back,
+    innermost_loop,
+    shown_path,
+    user_frames,
+)
 
 HAS_MONITORING: Final = sys.version_info >= (3, 12)
 _TOOL: Final = 4
@@ -64,6 +69,14 @@ class Loop:
     def holds(self, at: int) -> bool:
         """Whether an instruction is in it."""
         return self.begin <= at <= self.end
+
+    def is_around(self, frame: FrameType | None) -> bool:
+        """Whether a call is made in it."""
+        while frame is not None:
+            if frame.f_code is self.code and self.holds(frame.f_lasti):
+                return True
+            frame = frame.f_back
+        return False
 
     def calls(self, at: int, called: str | CodeType) -> bool:
         """A call begins in it; returns whether that is a new round.
@@ -109,11 +122,18 @@ def loops_of(code: CodeType) -> list[Loop]:
 
 
 def loops_around(frame: FrameType | None) -> list[Loop]:
-    """The loops of the user's code around what a thread does, outer ones first."""
-    found = []
-    for caller in reversed([*user_frames(frame)]):
-        found += [loop for loop in loops_of(caller.f_code) if loop.holds(caller.f_lasti)]
-    return found
+    """The loops of the user's code around what a thread does, outer ones first.
+
+    If there is none, those of a library that the user's code calls and that calls it back, as an
+    optimizer calls a function.
+    """
+    for frames in (user_frames(frame), frames_called_back(frame)):
+        found = []
+        for caller in reversed([*frames]):
+            found += [loop for loop in loops_of(caller.f_code) if loop.holds(caller.f_lasti)]
+        if found:
+            return found
+    return []
 
 
 class Rounds:

@@ -33,15 +33,34 @@ def user_frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def frames_called_back(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames of libraries between the user's on a stack, innermost first."""
+    between: list[FrameType] | None = None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_user_file(name):
+            yield from between or ()
+            between = []
+        elif between is not None and any(part in name for part in _INSTALLED):
+            between.append(frame)
+        frame = frame.f_back
+
+
 @cache
 def is_user_file(name: str) -> bool:
     """Whether a code object's file is the user's."""
     if name.startswith("<"):
         return name == "<string>" or name.startswith("<ipython-input")
     path = os.path.realpath(name)
-    if any(part in path for part in _INSTALLED) or path.startswith(_OURS):
+    if any(part in path for part in _INSTALLED) or is_our_file(name):
         return False
     return _GENERATED not in path and not path.startswith(_STANDARD)
+
+
+@cache
+def is_our_file(name: str) -> bool:
+    """Whether a code object's file is part of this package."""
+    return os.path.realpath(name).startswith(_OURS)
 
 
 @cache

@@ -76,6 +76,8 @@ def test_a_gain_that_the_rule_already_knows_is_added() -> None:
     )
     # At most the 12 ms.
     assert widened(STEPS, "launch", outside_claims_ns=ms(11)) == (ms(3), ms(8), ms(20), ms(12))
+    # No change saves more than all of the time.
+    assert widened(STEPS, "launch", outside_claims_ns=ms(30)) == (ms(3), ms(8), ms(20), ms(12))
 
 
 def test_low_is_never_negative() -> None:

@@ -7,13 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 torch = pytest.importorskip("torch")
 
+from tb_perfadvisor.instrument.examination import findings  # noqa: E402
 from tb_perfadvisor.instrument.examination.examiner import Examiner  # noqa: E402
 from tb_perfadvisor.instrument.examination.page_faults import fault_ns, thread_faults  # noqa: E402
+from tb_perfadvisor.instrument.examination.watching import Watching  # noqa: E402
 from tb_perfadvisor.machine.facts import Observed  # noqa: E402
 
 SIZE_BYTES = 40 << 20
@@ -91,3 +95,33 @@ def test_the_advised_variables_keep_memory() -> None:
     kept = faults(MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_="1000000000000")
     # Blocks of other sizes in between may still need a new place now and then.
     assert kept < 0.5 * faults()
+
+
+@pytest.mark.parametrize(
+    ("usual_faults", "price_ns", "share"),
+    [
+        (1_000, 2_000, 0.2),  # 1,000 pages of 2 µs, of 10 ms
+        (500, 2_000, 0.1),  # half of them only while somebody looks
+        (0, 2_000, None),  # the allocator keeps memory
+        (1_000, None, None),  # another allocator, or another system
+        (9_000, 20_000, 1.0),  # never more than the operator takes
+    ],
+)
+def test_counts_pages_that_each_step_needs(
+    monkeypatch: pytest.MonkeyPatch, usual_faults: int, price_ns: float | None, share: float | None
+) -> None:
+    tensor, watching, ends = torch.zeros(8), Watching(), [0]
+    with watching:
+        for _ in range(3):
+            tensor + 1
+            ends.append(len(watching.calls))
+    counted = (5_000, 3_000, 1_000)  # the first step may need memory once, the second by chance
+    calls = [
+        replace(call, ns=10_000_000, faults=faults)
+        for call, faults in zip(watching.calls, counted, strict=True)
+    ]
+    monkeypatch.setattr(findings, "fault_ns", lambda: price_ns)
+    found = findings.examined([calls[a:b] for a, b in pairwise(ends)], watching, usual_faults)
+    assert found.failed == ()
+    shares = [each.share for each in found.all_of("page faults")]
+    assert shares == ([] if share is None else [pytest.approx(share)])

@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 from tb_perfadvisor import analyze
 from tb_perfadvisor.contract.model import SeriesEvidence
+from tb_perfadvisor.instrument.step_timers import StepTimers
 from tb_perfadvisor.machine.facts import RunTimers
 from tests.support.recording import run
 
@@ -127,3 +128,23 @@ def test_the_findings_of_the_run_are_published(folder: Path) -> None:
         value.tag for event in EventFileLoader(str(file)).Load() for value in event.summary.value
     }
     assert {"perf_advisor/summary", "perf_advisor/findings/input-stall"} <= tags
+
+
+def test_fetches_and_gradients_are_parts_of_a_step(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    timers = StepTimers(tmp_path, lambda: "rank3")
+    timers.step_ended(1, is_usual=True)
+    timers.begin()
+    for number, batch in enumerate(torch.utils.data.DataLoader(torch.ones(6, 4), batch_size=2), 2):
+        batch.requires_grad_().sum().backward()
+        timers.step_ended(number, is_usual=True)
+        timers.begin()
+    timers.close()
+    (file,) = tmp_path.glob("*.json")
+    found = msgspec.json.decode(file.read_bytes(), type=RunTimers)
+    for step_ns, input_ns, ready_ns in zip(
+        found.step_ns, found.input_ns, found.ready_ns, strict=True
+    ):
+        assert input_ns is not None
+        assert ready_ns is not None
+        assert 0 < input_ns < ready_ns < step_ns

@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -84,6 +87,29 @@ def test_outer_loops_come_first_and_a_function_without_a_loop_has_none() -> None
         [loops_of(two_loops.__code__)[0].begin]
     ]
     assert loops_of(work.__code__) == []
+
+
+@pytest.mark.parametrize("is_called", [True, False])
+def test_a_library_that_the_program_calls_and_that_calls_back_has_the_loop(
+    tmp_path: Path, is_called: bool
+) -> None:
+    library: dict[str, Any] = {}
+    source = "def minimize(function):\n    for _ in range(3):\n        function()\n"
+    path = str(tmp_path / "site-packages" / "solver.py")
+    exec(compile(source, path, "exec"), library)
+    found: list[list[str]] = []
+
+    def function() -> None:
+        found.append([loop.place for loop in loops_around(sys._getframe())])
+
+    def program() -> None:
+        library["minimize"](function)
+
+    minimize = partial(library["minimize"], function)
+    thread = threading.Thread(target=program if is_called else minimize)
+    thread.start()
+    thread.join()
+    assert found == [["solver.py:2"] if is_called else []] * 3
 
 
 def test_rounds_are_counted_from_the_first_look_on() -> None:

@@ -59,24 +59,6 @@ def test_a_long_run_has_few_rows_of_all_its_steps(tmp_path: Path) -> None:
     assert found.is_sound
 
 
-def test_fetches_and_gradients_are_parts_of_a_step(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    timers = made(tmp_path)
-    steps(timers, 1)
-    for number, batch in enumerate(torch.utils.data.DataLoader(torch.ones(6, 4), batch_size=2), 2):
-        batch.requires_grad_().sum().backward()
-        timers.step_ended(number, is_usual=True)
-        timers.begin()
-    timers.close()
-    found = read(tmp_path)
-    for step_ns, input_ns, ready_ns in zip(
-        found.step_ns, found.input_ns, found.ready_ns, strict=True
-    ):
-        assert input_ns is not None
-        assert ready_ns is not None
-        assert 0 < input_ns < ready_ns < step_ns
-
-
 def test_discarded_timers_leave_nothing(tmp_path: Path) -> None:
     timers = made(tmp_path)
     steps(timers, 2)

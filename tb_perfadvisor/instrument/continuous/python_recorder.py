@@ -18,6 +18,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from tb_perfadvisor.instrument.user_code import is_our_file
+
 _EVERY_S: Final = 0.001
 _MOST_LOOKS: Final = 60_000
 _MOST_DEPTH: Final = 64
@@ -120,7 +122,7 @@ def _functions(frame: FrameType | None) -> list[CodeType]:
         module = str(frame.f_globals.get("__name__", ""))
         if module.startswith("tb_perfadvisor.instrument.continuous."):
             found.clear()  # what a recorder calls, such as to start a thread
-        elif not module.startswith("tb_perfadvisor."):
+        elif not is_our_file(frame.f_code.co_filename):
             found.append(frame.f_code)
         frame = frame.f_back
     return found[::-1][:_MOST_DEPTH]
