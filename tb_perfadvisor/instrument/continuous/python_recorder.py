@@ -105,7 +105,9 @@ class PythonRecorder:
         """Functions from the first look that saw them to the last in succession."""
         running: list[tuple[CodeType, int]] = []
         now_ns = 0
-        for now_ns, functions in [*self._looks, (self._ended_ns, [])]:
+        # The last looks may be of what ends the recording.
+        looks = [look for look in self._looks if look[0] < self._ended_ns]
+        for now_ns, functions in [*looks, (self._ended_ns, [])]:
             same = 0
             for (known, _), function in zip(running, functions, strict=False):
                 if known is not function:
