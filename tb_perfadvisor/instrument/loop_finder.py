@@ -27,7 +27,7 @@ loops inside it, is no step. It may be one over epochs."""
 _EPOCH_S: Final = 0.1
 """What says epoch and is shorter can be recorded whole."""
 _MOST_S: Final = 6.0
-_MOST_PER_S: Final = 5_000
+MOST_PER_S: Final = 5_000
 """What comes around more often is a part of a step."""
 _REST: Final = 2
 _LEAST_REST_S: Final = 2.0
@@ -115,7 +115,7 @@ class LoopFinder:
             loop = loop_of_steps(loops, passed_s, known)
             if loop is not None:
                 steps = known / loop.rounds
-                is_part = loop.rounds > _MOST_PER_S * passed_s
+                is_part = loop.rounds > MOST_PER_S * passed_s
                 if is_part or not loop.is_around(_frame()) or self._steps.has_loop(loop, steps):
                     return None
                 return loop

@@ -21,6 +21,7 @@ import msgspec
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.instrument.continuous.python_recorder import PythonRecorder
+from tb_perfadvisor.instrument.loop_finder import MOST_PER_S
 from tb_perfadvisor.instrument.loops import on_main_thread
 from tb_perfadvisor.instrument.ranks import worker_name_of_torch
 from tb_perfadvisor.instrument.time_windows import TimeWindows
@@ -124,7 +125,8 @@ class LooplessWindows(TimeWindows):
         """Why it is recorded by time."""
         if self.has_requests:
             return ", because models are called on many threads: a step is such a call"
-        return ", because no call of a model repeats, and no loop with rounds of 0.2 ms or more"
+        rounds = f"rounds of {1e3 / MOST_PER_S:.1f} ms or more"
+        return f", because no call of a model and no loop with {rounds} was seen to repeat"
 
 
 def _is_importing() -> bool:

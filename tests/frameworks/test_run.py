@@ -584,7 +584,7 @@ def test_programs_without_a_loop_are_recorded_by_time(
 ) -> None:
     pytest.importorskip(module)
     said = recorded_to_the_end(program, tmp_path)
-    assert "by time, because no call of a model repeats, and no loop" in said
+    assert "by time, because no call of a model and no loop with rounds of 0.2 ms or more" in said
     report = analyze_all(tmp_path / "run")[0]
     assert (report.framework, report.steps.source) == (framework, "none")
     assert report.overview.window_ns > 0

@@ -65,7 +65,7 @@ BUDGET = {
     # the step: neither was told, and a pipeline made by each call was told as compiling.
     # What recording adds to steps of JAX and TensorFlow: gains missed their range at its high end.
     # Products that read the same matrix again: 6 % of a step were priced where 83 % go.
-    "lines of Python and TOML": 136_897,
+    "lines of Python and TOML": 136_899,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
