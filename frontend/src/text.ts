@@ -10,6 +10,7 @@ const FRAMEWORKS: Record<string, string> = {
   jax: "JAX",
   xla: "XLA",
   onnx: "ONNX Runtime",
+  none: "No framework",
 };
 
 export const frameworkName = (framework: string): string =>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,7 +125,7 @@ def run(
             hook.SETTINGS: json.dumps(settings),
         }
         try:
-            process = subprocess.Popen(command, env=environment)
+            process = subprocess.Popen(_with_python(command), env=environment)
         except OSError as error:
             raise UsageError(
                 f"{command[0]} cannot be started: {error.strerror}.",
@@ -139,6 +140,13 @@ def run(
     for line in _summary(said, logdir, has_died=bool(death)):
         note(line)
     sys.exit(returncode if returncode >= 0 else 128 - returncode)
+
+
+def _with_python(command: Sequence[str]) -> Sequence[str]:
+    """A script that cannot be run by itself runs in the Python that this command runs in."""
+    script = command[0]
+    is_script = script.endswith(".py") and Path(script).is_file() and not shutil.which(script)
+    return [sys.executable, *command] if is_script else command
 
 
 def _require_room(logdir: Path) -> None:

@@ -27,7 +27,7 @@ from functools import lru_cache
 from math import hypot, prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tb_perfadvisor.hardware.lookup import DeviceSpec, find_device
 
@@ -263,26 +263,15 @@ def shape_costs(device: str) -> ShapeCosts | None:
 
 
 @lru_cache(maxsize=1)
-def fitted_with() -> str:
-    """The version of the compiler that the model was fitted to."""
-    return str(_document()["libtpu"])
-
-
-@lru_cache(maxsize=1)
-def _document() -> dict[str, Any]:
-    document: dict[str, Any] = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-    return document
-
-
-@lru_cache(maxsize=1)
 def _by_device() -> dict[str, ShapeCosts]:
     found = {}
-    for row in _document()["generation"]:
+    document = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    for row in document["generation"]:
         spec = find_device(row["device"])
         if spec is not None:
             factors = {kind: Factors(*values) for kind, values in row["factors"].items()}
             nominal = nominal_costs(row["name"], spec, row["cycles_per_s"], row["array_side"])
-            low, high = _document()["saved_range"]
+            low, high = document["saved_range"]
             found[spec.name] = nominal._replace(
                 factors=factors, errors=dict(row["errors"]), saved_range=(low, high)
             )

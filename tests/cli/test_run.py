@@ -62,6 +62,13 @@ def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
     assert "no-such-program cannot be started" in said
 
 
+def test_a_script_runs_in_the_same_python(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys; print(sys.executable, sys.argv[1:])")
+    status, out, _ = perfadvisor_run(tmp_path, str(script), "--lr", "1")
+    assert (status, out) == (0, f"{sys.executable} ['--lr', '1']\n")
+
+
 def test_the_environments_own_sitecustomize_still_runs(tmp_path: Path) -> None:
     # The command itself starts Python, too, without the variable.
     mine = "import os\nif 'PERFADVISOR_RUN' in os.environ: print('mine')"

@@ -124,7 +124,7 @@ class CostlyWork(msgspec.Struct, frozen=True, kw_only=True):
     """An operator, an operation of XLA, a kernel without either, a call on the host, or the cause
     of time in which none was recorded; in short."""
     is_idle: bool
-    """Whether nothing runs on the device meanwhile; without a device, no operator."""
+    """Whether nothing runs on the device meanwhile, or no operator; false if there is neither."""
     place: str
     """Source line, module or annotation of its longest execution; empty if unknown."""
     count: int

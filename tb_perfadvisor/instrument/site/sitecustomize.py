@@ -25,7 +25,7 @@ def _install() -> None:
     except ImportError:  # the program runs in another environment
         settings = json.loads(os.environ.get("PERFADVISOR_RUN") or "{}")
         if "status" in settings:
-            said = {"problem": f"tb_perfadvisor is not installed for {sys.executable}"}
+            said = {"problem": f"{sys.executable} has no tb_perfadvisor: install it there"}
             path = Path(settings["status"], f"{os.getpid()}.json")
             path.write_text(json.dumps(said), encoding="utf-8")
     else:

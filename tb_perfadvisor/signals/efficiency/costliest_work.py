@@ -73,7 +73,7 @@ class CostlyWork(Struct, frozen=True):
     """An operator, an operation of XLA, a kernel without either, a call on the host, or the cause
     of time in which none was recorded; in short."""
     is_idle: bool
-    """Whether nothing runs on the device meanwhile; without a device, no operator."""
+    """Whether nothing runs on the device meanwhile, or no operator; false if there is neither."""
     place: str
     """Source line, module or annotation of its longest execution, or of idle time the line where
     `run` saw the program most; empty if unknown."""
@@ -106,7 +106,8 @@ def costliest_work(signals: Signals) -> tuple[CostlyWork, ...]:
     window_ns = signals.attribution.window_ns
     if not window_ns:
         return ()
-    found = [work for work in (*_working(signals), *_idle(signals)) if work.time_ns]
+    working = [work for work in _working(signals) if work.time_ns]
+    found = [*working, *(work for work in _idle(signals) if work.time_ns)]
     found.sort(key=lambda work: (-work.time_ns, work.name))
     least_ns = _LEAST_SHARE * window_ns
     named: list[CostlyWork] = []
@@ -118,7 +119,8 @@ def costliest_work(signals: Signals) -> tuple[CostlyWork, ...]:
         if (is_large and (is_needed or is_first)) or (is_first and not work.is_idle):
             named.append(work)
             covered_ns += work.time_ns
-    return tuple(_with_sampled_places(signals, named))
+    placed = _with_sampled_places(signals, named)
+    return tuple(work if working else replace(work, is_idle=False) for work in placed)
 
 
 def _with_sampled_places(signals: Signals, named: list[CostlyWork]) -> Iterator[CostlyWork]:
