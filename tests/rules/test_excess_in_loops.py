@@ -94,6 +94,36 @@ def test_examples_are_processed_at_once() -> None:
     assert "vmap" in (finding.remedies[0].snippet or "")
 
 
+def test_vectors_times_what_is_computed_of_the_same_matrix_are_one_product() -> None:
+    # XLA multiplies on single elements, and computes the other factor anew in each trip.
+    whole, stored = "f32[8192,16384]{1,0}", "s8[8192,16384]{1,0}"
+    fusion = f"%fusion = f32[16384]{{0}} fusion({stored} %m, f32[8,8192]{{1,0}} %x), calls=%c"
+    text = (
+        COUNTER
+        + f"""
+        %m = {stored} parameter(0)
+        %x = f32[8,8192]{{1,0}} parameter(1)
+        %part = f32[8192]{{0}} dynamic-slice(f32[8,8192] %x, s32[] %trip) // in fusion, runs=8
+        %row = {whole} broadcast(f32[8192] %part) // in fusion, runs=8
+        %wide = {whole} convert({stored} %m) // in fusion, runs=8
+        %square = {whole} multiply({whole} %wide, {whole} %wide) // in fusion, runs=8
+        %rest = {whole} subtract({whole} %square, {whole} %wide) // in fusion, runs=8
+        %term = {whole} multiply({whole} %row, {whole} %rest) // in fusion, runs=8
+        %all = f32[16384]{{0}} reduce({whole} %term, s32[] %begin) // in fusion, result, runs=8
+    """
+    )
+    text = text.replace("runs=256", "runs=8")
+    (finding,) = find(ExcessWork, drawn(SLOW, fusion, program(text))) or ()
+    # Eight trips read the matrix once, and each has a vector and a result. The arithmetic would
+    # take longer if each operation took a cycle, but a trip takes less than that already.
+    bytes_us = (2**27 + 8 * 4 * (8192 + 16384)) / BYTES_PER_US
+    assert expected_us(finding) == pytest.approx(800 - 2 * bytes_us / 8, rel=0.001)
+    # Sums are no product: each trip keeps the arithmetic that its own vector is in.
+    sums = program(text.replace(f"multiply({whole} %row", f"add({whole} %row"))
+    (finding,) = find(ExcessWork, drawn(SLOW, fusion, sums)) or ()
+    assert expected_us(finding) < 400
+
+
 @pytest.mark.parametrize(("written", "remedy"), [("gates", "all trips"), ("mixed", "inputs of")])
 def test_trips_may_read_what_trips_before_have_written(written: str, remedy: str) -> None:
     # As of attention to the tokens of a prompt. What is read may decide what is written, or not.

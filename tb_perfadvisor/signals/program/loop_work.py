@@ -377,26 +377,25 @@ class _Loop:
             if product_ns is None:
                 return None
             products_ns += max(product_ns, 0.0 if self._shares_factor(row) else work_ns)
-        if self._is_written_out(rows):
+        is_written_out = self._is_written_out(rows)
+        elements_ns = sum(
+            single_elements_ns(self.signals, self.program, row)
+            * (1.0 if self._is_once(row) else self.trips)
+            for row in rows
+            if not is_written_out or row not in self.values.varying
+        )
+        if is_written_out:
             elements = max(self.program.shape_of(row).elements for row in rows)
-            elements_ns = flop_time_ns(self.signals, 2.0 * elements * self.trips) or 0.0
-        else:
-            elements_ns = sum(
-                single_elements_ns(self.signals, self.program, row)
-                * (1.0 if self._is_once(row) else self.trips)
-                for row in rows
-            )
+            elements_ns += flop_time_ns(self.signals, 2.0 * elements * self.trips) or 0.0
+        took_ns = total_ns(self.signals, [self.running.operations[name]]) / self._count(name)
         then_ns = max(
             products_ns * self.trips,
-            elements_ns,
+            elements_ns * min(took_ns / need_ns, 1.0),  # XLA may need less than one at a time
             self._bytes(name) / self.bytes_per_s * NS_PER_S,
             LEAST_NS,
         )
         # An operation that is slower than its arithmetic and bytes say stays so.
-        slower = total_ns(self.signals, [self.running.operations[name]]) / (
-            need_ns * self._count(name)
-        )
-        return then_ns * runs * max(slower, 1.0)
+        return then_ns * runs * max(took_ns / need_ns, 1.0)
 
     def _is_exchange(self, row: int) -> bool:
         return self.program.name_of(row).startswith(EXCHANGES)
@@ -409,16 +408,18 @@ class _Loop:
     def _is_written_out(self, rows: list[int]) -> bool:
         """Whether an operation is a product of a vector that XLA computes on single elements.
 
-        The vectors of all trips make a matrix.
+        The vectors of all trips make a matrix. What makes the other factor, which is the same in
+        all trips, may be anything.
         """
-        if any(self.program.name_of(row) not in _OF_PRODUCTS for row in rows):
+        changing = [row for row in rows if row in self.values.varying]
+        if any(self.program.name_of(row) not in _OF_PRODUCTS for row in changing):
             return False
         is_sum = any(self.program.name_of(r) == "reduce" or r in self.values.summed for r in rows)
         through = (*SAME_ELEMENTS, "broadcast")
         return is_sum and any(
             self.program.shape_of(of).elements > 1
             and (of not in self.values.varying or bool(self.values.summed & set(rows)))
-            for row in rows
+            for row in changing
             if self.program.name_of(row) == "multiply"
             for factor in self.program.operands(row)
             for of in (origin(self.program, factor, through),)
