@@ -22,6 +22,7 @@ from tb_perfadvisor.rules.evidence.synchronization import wait_in_short
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.efficiency.costliest_work import costliest_work
+from tb_perfadvisor.signals.host.busy_functions import busiest_for
 from tb_perfadvisor.signals.host.idle import annotated_idle
 from tb_perfadvisor.signals.host.queued_waits import queued_waits
 from tb_perfadvisor.signals.recording.completeness import start_up
@@ -112,6 +113,7 @@ def headline(
     else:
         return change.title
     is_said = is_cost or not about or "…" in about or about in cost
+    about = re.sub(r" \(([^()]*)\)", r", \1", about)
     subject = "" if is_said else f" ({about})"
     if saved is None:
         return f"{cost}. {title}{subject}: the saving is unknown"
@@ -211,19 +213,22 @@ def _computing(signals: Signals) -> str:
 
 
 def _takes(signals: Signals, cause: Cause) -> str:
-    """`Waiting for input takes 34.1 % of each step`, and where, if an annotation tells."""
+    """`Waiting for input takes 34.1 % of each step`, and where, if anything tells."""
     attribution = signals.attribution
     share = _share_of_whole(signals, attribution.share(cause))
+    of_python = cause in (Cause.UNEXPLAINED, Cause.PYTHON)
+    function = busiest_for(signals, attribution.total_ns(cause)) if of_python else None
+    seen = "" if function is None else f", mostly in {function}"
     if cause is Cause.UNEXPLAINED:
         idle = "No operator runs" if signals.device.index is None else "The device idles"
-        return f"{idle} for {share}, and nothing in the profile explains it"
+        return f"{idle} for {share}{seen or ', and nothing in the profile explains it'}"
     if cause is Cause.QUEUED:
         waits = queued_waits(signals).waits
         which = f": {wait_in_short(waits[0])}" if waits else ""
         return f"Launched work waits for {share} to start{which}"
     names = [] if cause in BUSY else annotated_idle(signals).by_name(attribution.intervals[cause])
     name = signals.trace.text(names[0][0]) if names else ""
-    where = f", mostly under {short_annotation(name)}" if name else ""
+    where = f", mostly under {short_annotation(name)}" if name else seen
     return f"{_TAKES.get(cause, f'{cause.label} takes')} {share}{where}"
 
 

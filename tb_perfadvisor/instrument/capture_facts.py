@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.ingest.trace_names import stem_of
 from tb_perfadvisor.instrument.parts import Parts
 from tb_perfadvisor.instrument.stack_samples import StackSamples
-from tb_perfadvisor.instrument.user_code import shown_path
+from tb_perfadvisor.instrument.user_code import is_user_file, shown_path
 from tb_perfadvisor.machine.facts import (
     SUFFIX,
     Examined,
@@ -43,6 +43,7 @@ from tb_perfadvisor.machine.this_machine import (
 _CAPTURES: Final = (".pt.trace.json", ".pt.trace.json.gz", ".xplane.pb")
 _SECRET: Final = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
 _MOST_ARGUMENTS: Final = 200
+_MOST_FILES: Final = 10_000
 _TEXT: Final = 1000
 
 
@@ -118,12 +119,15 @@ def _machine() -> Machine:
 
 def _program(parts: Parts | None) -> Program:
     main = getattr(sys.modules.get("__main__"), "__file__", None)
+    modules = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
+    own = {Path(file).name for file in modules if file and is_user_file(file)}
     return Program(
         script=shown_path(str(main))[:_TEXT] if main else "",
         arguments=tuple(_without_secrets(sys.argv[1:])),
         start_method=multiprocessing.get_start_method(allow_none=True)
         or multiprocessing.get_all_start_methods()[0],
         made=parts.all() if parts is not None else (),
+        files=tuple(sorted(own))[:_MOST_FILES],
     )
 
 

@@ -6,15 +6,15 @@ last a few seconds only. Later ones are longer and replace it; steps are inferre
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from tb_perfadvisor.instrument.parts import Parts
+from tb_perfadvisor.instrument.stack_samples import outermost_compiling
 from tb_perfadvisor.instrument.time_windows import TimeWindows
+from tb_perfadvisor.instrument.user_code import main_frame
 
 _LOOK_EVERY_S: Final = 0.02
 _QUIET_S: Final = 0.2
@@ -23,12 +23,6 @@ _LATEST_S: Final = 3.0
 _MANY: Final = 10
 """A program that compiles all the time, many functions and not a large one, is recorded, too."""
 _COMPILED: Final = "/jax/core/compile/backend_compile_duration"
-_COMPILES: Final = (
-    "jax._src.compiler",
-    "jax._src.interpreters.partial_eval",
-    "jax._src.interpreters.mlir",
-)
-"""While JAX traces, lowers or compiles a function, the main thread is in one of these modules."""
 
 
 class JaxWindows(TimeWindows):
@@ -64,7 +58,7 @@ class JaxWindows(TimeWindows):
         """Wait until the program runs what it has compiled, or has compiled many things."""
         computed_s, began_s, before = 0.0, time.monotonic(), self._compilations
         while computed_s < _LATEST_S and not self.ends.wait(_LOOK_EVERY_S):
-            if _is_compiling():
+            if outermost_compiling(main_frame()) is not None:
                 self._compiled_s = time.monotonic()
             else:
                 computed_s += _LOOK_EVERY_S
@@ -77,8 +71,7 @@ class JaxWindows(TimeWindows):
         """Begin a recording."""
         from tb_perfadvisor.instrument.jax_session import start_trace
 
-        main = sys._current_frames().get(threading.main_thread().ident or 0)
-        self.parts.add_step("loop", main)
+        self.parts.add_step("loop", main_frame())
         self._compiled_before = self._compilations
         start_trace(directory, is_rich=is_rich)
 
@@ -97,13 +90,3 @@ class JaxWindows(TimeWindows):
         if event == _COMPILED:
             self._compiled_s = time.monotonic()
             self._compilations += 1
-
-
-def _is_compiling() -> bool:
-    """Whether the main thread traces or compiles; nothing else tells before it has."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None:
-        if frame.f_globals.get("__name__") in _COMPILES:
-            return True
-        frame = frame.f_back
-    return False

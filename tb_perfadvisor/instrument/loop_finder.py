@@ -7,7 +7,6 @@ epoch takes long, or makes several of the steps that are known: it is one over t
 from __future__ import annotations
 
 import linecache
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from types import FrameType
 from typing import Final, Protocol
 
 from tb_perfadvisor.instrument.loops import Loop, Rounds, loops_around
+from tb_perfadvisor.instrument.user_code import main_frame
 
 _LOOK_EVERY_S: Final = 0.05
 _FEWEST_ROUNDS: Final = 3
@@ -95,7 +95,7 @@ class LoopFinder:
 
     def _search(self) -> Loop | None:
         """The outermost loop that comes around; None if none does, or none tells more."""
-        loops = loops_around(_frame())
+        loops = loops_around(main_frame())
         if not loops:
             return None
         self.rounds.watch(loops)
@@ -105,7 +105,7 @@ class LoopFinder:
             time.sleep(_LOOK_EVERY_S)
             now_s = time.monotonic()
             # While a recording is written, no loop comes around.
-            if not is_recording(_frame()):
+            if not is_recording(main_frame()):
                 passed_s += now_s - looked_s
                 self.rounds.check()
             if self.rounds.is_lost:
@@ -116,7 +116,7 @@ class LoopFinder:
             if loop is not None:
                 steps = known / loop.rounds
                 is_part = loop.rounds > MOST_PER_S * passed_s
-                if is_part or not loop.is_around(_frame()) or self._steps.has_loop(loop, steps):
+                if is_part or not loop.is_around(main_frame()) or self._steps.has_loop(loop, steps):
                     return None
                 return loop
         return None
@@ -134,7 +134,7 @@ class LoopFinder:
         runs, is_paused = True, False
         while rest_s <= max(_LEAST_REST_S, last_s - first_s) or runs:
             time.sleep(2 * _LOOK_EVERY_S)
-            runs, has_enough = loop.is_around(_frame()), self._steps.has_enough()
+            runs, has_enough = loop.is_around(main_frame()), self._steps.has_enough()
             if is_paused and runs:
                 now_s = time.monotonic()
                 self._steps.goes_on(now_s - (self._ended_s or now_s))
@@ -175,10 +175,6 @@ def is_recording(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _frame() -> FrameType | None:
-    return sys._current_frames().get(threading.main_thread().ident or 0)
 
 
 def _is_over_epochs(loop: Loop) -> bool:

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -26,6 +25,7 @@ from tb_perfadvisor.instrument.loops import on_main_thread
 from tb_perfadvisor.instrument.ranks import worker_name_of_torch
 from tb_perfadvisor.instrument.time_windows import TimeWindows
 from tb_perfadvisor.instrument.trace_files import Change, write_trace
+from tb_perfadvisor.instrument.user_code import main_frame
 
 _LOOK_EVERY_S: Final = 0.1
 _WARM_S: Final = 3.0
@@ -130,7 +130,7 @@ class LooplessWindows(TimeWindows):
 
 
 def _is_importing() -> bool:
-    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = main_frame()
     while frame is not None:
         if frame.f_globals.get("__name__") == _IMPORTS:
             return True

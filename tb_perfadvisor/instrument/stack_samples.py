@@ -16,8 +16,14 @@ from contextlib import suppress
 from types import FrameType
 from typing import Final, NamedTuple
 
+from tb_perfadvisor.instrument.loop_finder import is_recording
 from tb_perfadvisor.instrument.step_hooks import StepPath
-from tb_perfadvisor.instrument.user_code import is_standard_file, place_of, user_frames
+from tb_perfadvisor.instrument.user_code import (
+    is_beside_script,
+    is_standard_file,
+    place_of,
+    user_frames,
+)
 from tb_perfadvisor.machine.facts import Activity, Line, Lines, SideWork
 
 _EVERY_S: Final = 0.04
@@ -25,6 +31,9 @@ _MOST_S: Final = 1.0
 """A look that comes later than that found the machine asleep, not the program busy."""
 _HELD: Final = 0.8
 """Python takes its lock away after its switch interval from who does not give it."""
+_SOON_S: Final = 0.00001
+_FREE_S: Final = 0.00013
+"""A lock that nobody holds comes sooner."""
 _NO_NEW_ARRAYS: Final = frozenset({4, *range(13, 26)})
 """Arguments of Python's binary operations (opcode.h) that are products of matrices or in place."""
 _MOST_LINES: Final = 50
@@ -124,7 +133,7 @@ class StackSamples:
         self._is_paused = self._is_stopped = False
         self._lock = threading.Lock()
         self._whole, self._of_step = _Seen(), _Seen()
-        self._before: _Place | None = None
+        self._before: tuple[_Place | None, int] = (None, 0)
         self._number = 0
         self._observed = threading.main_thread().ident
         self._thread: threading.Thread | None = None
@@ -186,7 +195,9 @@ class StackSamples:
         # Its own generator: the program's random numbers stay what they are without a recording.
         chance = random.Random()
         before_s = time.monotonic()
+        usual_s = sys.getswitchinterval()
         while not self._is_stopped:
+            interval_s = ask_soon(usual_s)
             # At random, so that no loop is in the same place each time.
             wait_s = _EVERY_S * chance.uniform(0.5, 1.5)
             asked_s = time.monotonic()
@@ -196,16 +207,18 @@ class StackSamples:
             passed_s, before_s = now_s - before_s, now_s
             with suppress(Exception):
                 frame = at_work(sys._current_frames(), self._observed or 0, chance)
-                self.look(frame, passed_s, late_s >= _HELD * sys.getswitchinterval())
+                free_s = _FREE_S if interval_s < usual_s else _HELD * interval_s
+                self.look(frame, passed_s, late_s >= free_s)
+        sys.setswitchinterval(usual_s)
 
     def look(self, frame: FrameType | None, passed_s: float, was_held: bool = False) -> None:
         """Count the time since the last look for where the program is.
 
         If Python's lock was held, the look had to wait until it was taken away.
         """
-        if self._is_paused or passed_s > _MOST_S:
+        if self._is_paused or passed_s > _MOST_S or is_recording(frame):
             return
-        place = _place(frame, self.step_path)
+        place, call = _place(frame, self.step_path)
         with self._lock:
             if self._number != self._steps:
                 # What was seen after the last step is no part of the loop.
@@ -214,9 +227,21 @@ class StackSamples:
                 self._number = self._steps
             self._of_step.looks += 1
             self._of_step.seconds[place] += passed_s  # type: ignore[assignment]
-            self._of_step.spells[place] += place != self._before
+            self._of_step.spells[place] += (place, call) != self._before
             self._of_step.doing.setdefault(place, Counter())[_doing(frame, was_held)] += 1
-            self._before = place
+            self._before = place, call
+
+
+def ask_soon(usual_s: float) -> float:
+    """Ask for Python's lock soon after a wait, not after the usual time; returns that interval.
+
+    Who waits for it gets it where the program gives it away, such as in NumPy's random numbers, and
+    not in what takes the time. If the program has other threads, they take turns as usual.
+    """
+    threads = [each for each in threading.enumerate() if each.name != "perfadvisor"]
+    interval_s = _SOON_S if len(threads) == 1 else usual_s
+    sys.setswitchinterval(interval_s)
+    return interval_s
 
 
 def _doing(frame: FrameType | None, was_held: bool) -> Activity:
@@ -259,41 +284,48 @@ def _modules(frame: FrameType | None) -> list[str]:
     return found
 
 
-def _place(frame: FrameType | None, path: StepPath | None = None) -> _Place | None:
+def _place(frame: FrameType | None, path: StepPath | None) -> tuple[_Place | None, int]:
     """The innermost line of the user's code on a stack, and what it calls.
 
-    While a function is compiled, its own code may run. Then the line is the one that calls it. Of
+    A number tells calls that compile from each other; 0 for none.
+
+    While a function is compiled, its own code may run. Then the line is the one that calls it, in
+    the folder of the script if it is below: what a library compiles again, a program makes it. Of
     what is no part of every step, it is the line that leaves the path of the steps.
     """
-    outermost = _outermost_compiling(frame)
+    outermost = outermost_compiling(frame)
     user = next(user_frames(outermost or frame), None)
     if user is None:
-        return None
+        return None, 0
+    if outermost is not None:
+        own = (each for each in user_frames(user) if is_beside_script(each.f_code.co_filename))
+        user = next(own, user)
     apart = path.apart(frame) if path is not None and outermost is None else None
     innermost, user = user, apart[0] if apart is not None else user
-    callee, side_work, calls_library = "", None, False
+    callee, side_work, calls_library, call = "", None, False, 0
     while frame is not None and frame is not user:
         module, name = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
         if module.startswith("tb_perfadvisor."):
             if callee and not calls_library:
                 # Python's library works for us, not for the program.
-                return None
+                return None, 0
         else:
             if name not in _WRAPPERS or not callee:
                 callee = f"{module}.{name}"
             calls_library |= frame is innermost or not is_standard_file(frame.f_code.co_filename)
         if side_work is None and name not in _READS:
             side_work = _side_work(module)
-        frame = frame.f_back
+        call, frame = id(frame), frame.f_back
     if side_work is None and apart is not None:
         side_work = apart[1]
     file, line, function = place_of(user)
     activity: Activity | None = "compiling" if outermost is not None else None
     is_in_loop = path is not None and path.repeats(user)
-    return _Place(file, line, function, callee, side_work, activity, is_in_loop)
+    place = _Place(file, line, function, callee, side_work, activity, is_in_loop)
+    return place, call if outermost is not None else 0
 
 
-def _outermost_compiling(frame: FrameType | None) -> FrameType | None:
+def outermost_compiling(frame: FrameType | None) -> FrameType | None:
     """The outermost frame that traces or compiles; None if nothing does."""
     found = None
     while frame is not None:

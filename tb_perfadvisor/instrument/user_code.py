@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 import sysconfig
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -23,6 +25,11 @@ _GENERATED = "__autograph_generated_file"
 _MOST_SOURCE_BYTES = 2_000_000
 STARTED_IN = os.getcwd()  # noqa: PTH109 - cheap
 """The program may change its directory later."""
+
+
+def main_frame() -> FrameType | None:
+    """What the main thread runs."""
+    return sys._current_frames().get(threading.main_thread().ident or 0)
 
 
 def user_frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -55,6 +62,13 @@ def is_user_file(name: str) -> bool:
     if any(part in path for part in _INSTALLED) or is_our_file(name):
         return False
     return _GENERATED not in path and not path.startswith(_STANDARD)
+
+
+@cache
+def is_beside_script(name: str) -> bool:
+    """Whether a file is in the folder of the script that runs, or below."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    return Path(os.path.realpath(name)).is_relative_to(Path(os.path.realpath(script)).parent)
 
 
 @cache

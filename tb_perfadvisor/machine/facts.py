@@ -137,6 +137,8 @@ class Program(Struct, frozen=True):
     """How its worker processes start: `fork`, `spawn` or `forkserver`."""
     made: Annotated[tuple[Made, ...], Meta(max_length=256)] = ()
     """In the order in which they were made."""
+    files: Annotated[tuple[Text, ...], Meta(max_length=10_000)] = ()
+    """Names of the files of its own modules, without directories, as XLA writes them."""
 
     def all_made(self, what: What) -> tuple[Made, ...]:
         """All parts of one kind."""

@@ -283,7 +283,7 @@ def _finding(analysis: Analysis, place: int, workers: Mapping[int, Signals]) -> 
             last_step=int(steps.number[-1]) if len(steps) else None,
         ),
         evidence=evidence,
-        places=places_of(evidence),
+        places=places_of(ranked.title, evidence),
         remedies=[
             model.Remedy(
                 text=remedy.text,

@@ -16,6 +16,9 @@ _LINE = re.compile(r"^(?P<file>[^\s:][^:\n]*\.\w+):(?P<line>\d{1,9})(?: (?P<func
 """`models/net.py:57 forward`, as evidence names a source line."""
 
 
+_NAMED = re.compile(r"[^\s():]+\.py:\d+")
+
+
 def parse_place(text: str) -> model.Place | None:
     """The place that a text names: `models/net.py:57 forward`; None if it names none.
 
@@ -28,16 +31,16 @@ def parse_place(text: str) -> model.Place | None:
     return model.Place(file=file, line=int(found["line"]), function=found["function"] or "")
 
 
-def places_of(evidence: Sequence[model.Evidence]) -> list[model.Place]:
-    """The places that evidence names, the costliest first; at most `MAX_PLACES`."""
+def places_of(title: str, evidence: Sequence[model.Evidence]) -> list[model.Place]:
+    """What a title names, then what evidence names, the costliest first; at most `MAX_PLACES`."""
     places: dict[tuple[str, int], model.Place] = {}
-    for text in _texts(evidence):
+    for text in (*_NAMED.findall(title), *_texts(evidence)):
         place = parse_place(text)
         if place is not None:
-            places.setdefault((place.file, place.line), place)
-        if len(places) == MAX_PLACES:
-            break
-    return list(places.values())
+            known = places.setdefault((place.file, place.line), place)
+            if place.function and not known.function:
+                places[place.file, place.line] = place
+    return list(places.values())[:MAX_PLACES]
 
 
 def costliest_place(finding: model.FindingInfo) -> model.Place | None:

@@ -4,12 +4,14 @@ import re
 from collections.abc import Iterable
 
 import pytest
+from msgspec import structs
 
 from tb_perfadvisor.advice.remedy import Remedy
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.headline import headline
 from tb_perfadvisor.engine.ranking import rank
+from tb_perfadvisor.machine.facts import Facts, Line, Lines
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Finding, Saving
 from tb_perfadvisor.signals import Signals
@@ -63,6 +65,24 @@ def test_what_costs_then_what_it_saves_and_how_surely(low: float, text: str) -> 
         f"{PYTHON}. Do (net.py:5): {text}"
     )
     assert headline_of(Finding("", saving, instance="add → mul → …")) == f"{PYTHON}. Do: {text}"
+    assert headline_of(Finding("", saving, instance="step (net.py:5)")) == (
+        f"{PYTHON}. Do (step, net.py:5): {text}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("share", "where"),
+    [(0.31, ", mostly in step (net.py:5)"), (0.29, ", and nothing in the profile explains it")],
+)
+def test_idle_time_names_the_function_that_looks_found_for_half_of_it(
+    share: float, where: str
+) -> None:
+    # 60 % of the time is idle.
+    lines = Lines(10.0, 1000, (Line("net.py", 5, share, "step"),))
+    trace = draw("cell 1ms\ngpu 7 |KK......KK|", step_line=False)
+    trace = structs.replace(trace, facts=Facts(lines=lines))
+    text = headline_of_run(trace)
+    assert text.startswith(f"The device idles for 60.0 % of the profile{where}")
 
 
 def test_what_it_is_about_leads_if_that_is_the_cost() -> None:

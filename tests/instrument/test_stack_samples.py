@@ -10,8 +10,11 @@ from types import FrameType
 
 import pytest
 
-from tb_perfadvisor.instrument.stack_samples import StackSamples, at_work
+from tb_perfadvisor.instrument import stack_samples
+from tb_perfadvisor.instrument.stack_samples import StackSamples, ask_soon, at_work
 from tests.support.waiting import eventually
+
+SEEN: list[FrameType] = []
 
 
 class Looks(StackSamples):
@@ -22,7 +25,8 @@ class Looks(StackSamples):
 
     def after(self, seconds: float) -> None:
         """Let time pass at the line that calls this, and look."""
-        self.look(sys._getframe(1), seconds)
+        SEEN.append(sys._getframe(1))  # as the thread keeps what it saw until it has looked again
+        self.look(SEEN[-1], seconds)
 
 
 def module(name: str, code: str) -> types.ModuleType:
@@ -83,8 +87,12 @@ def test_what_we_read_ourselves_is_none_of_the_program() -> None:
     ours = module(
         "tb_perfadvisor.machine.this_machine", "def measure(get, looks, s): get(looks, s)"
     )
+    recorder = module(
+        "tb_perfadvisor.instrument.continuous.profiler", "def step(looks, s): looks.after(s)"
+    )
     samples = Looks()
     samples.step()
+    recorder.step(samples, 0.4)
     ours.measure(waiting.get, samples, 0.5)
     samples.after(0.3)
     samples.step()
@@ -145,6 +153,41 @@ def test_compiling_belongs_to_the_line_that_calls_the_compiled_function() -> Non
     assert compiled.calls == "jax._src.compiler.backend_compile"
     assert compiled.share == pytest.approx(0.2 / 0.35)
     assert compiled.spells == 4
+
+
+def test_what_a_library_compiles_belongs_to_the_line_beside_the_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stack_samples, "is_beside_script", lambda name: name == __file__)
+    # In the same repository as the program, so that it is no installed package.
+    solver = types.ModuleType("solver")
+    code = "def run(compile, traced, looks, s): compile(traced, looks, s)"
+    exec(compile(code, "/repository/solver.py", "exec"), vars(solver))
+    samples = Looks()
+    samples.step()
+    for _ in range(4):
+        solver.run(JAX.backend_compile, traced_by_us, samples, 0.2)
+    samples.step()
+    samples.stop()
+    assert samples.lines is not None
+    (line,) = samples.lines.lines
+    assert line.path.endswith("test_stack_samples.py")
+    assert (line.calls, line.activity) == ("solver.run", "compiling")
+    assert line.spells == 4
+
+
+def test_the_lock_is_asked_for_soon_unless_threads_of_the_program_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alive = [threading.main_thread(), threading.Thread(name="perfadvisor")]
+    given: list[float] = []
+    monkeypatch.setattr(threading, "enumerate", lambda: alive)
+    monkeypatch.setattr(sys, "setswitchinterval", given.append)
+    soon_s = ask_soon(0.0123)
+    assert soon_s < 0.0123
+    alive.append(threading.Thread())
+    assert ask_soon(0.0123) == 0.0123
+    assert {soon_s, 0.0123} <= {*given}
 
 
 SELECTORS = module("selectors", "def select(then): return then()")

@@ -45,7 +45,11 @@ def test_places_follow_the_evidence_and_are_listed_once() -> None:
         rows=[["train.py:9 log"], ["train.py:20 step"], [None]],
         truncated=0,
     )
-    assert [(place.file, place.line) for place in places_of([events, table])] == [
+    first = places_of("Draw less often: figures take 9 % of the run (a/eval.py:7)", [events, table])
+    assert [(place.file, place.line) for place in first[:2]] == [("a/eval.py", 7), ("train.py", 9)]
+    (named, *_) = places_of("Replace a loop: batch (train.py:20)", [events, table])
+    assert (named.line, named.function) == (20, "step")
+    assert [(place.file, place.line) for place in places_of("", [events, table])] == [
         ("train.py", 9),
         ("eval.py", 3),
         ("train.py", 20),

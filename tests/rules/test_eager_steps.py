@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.machine.facts import Examined, Facts
+from tb_perfadvisor.machine.facts import Examined, Facts, Made, Program
 from tb_perfadvisor.rules.launch.eager import EagerSteps, ManyTinyOperators
 from tb_perfadvisor.signals.core.origins import NODE
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
@@ -48,6 +48,13 @@ def test_saves_what_a_fused_loop_saves() -> None:
     assert finding.saving.high_ns == int(2.6 * finding.saving.expected_ns)
     assert finding.instance == "60 operators per step"
     assert "torch.compile" in finding.remedies[0].snippet
+
+
+def test_the_loop_of_the_steps_is_named() -> None:
+    made = (Made("step loop", "loop", "life/main.py", 53),)
+    trace = replace(program(DENSITY * 10), facts=Facts(program=Program(made=made)))
+    (finding,) = find(EagerSteps, trace) or ()
+    assert finding.instance == "60 operators per step in the loop at life/main.py:53"
 
 
 def test_products_stay_and_gradients_cost() -> None:

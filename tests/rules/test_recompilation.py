@@ -5,6 +5,7 @@ import io
 from msgspec.structs import replace
 
 from tb_perfadvisor.ingest.compile_log.reader import read_compile_log
+from tb_perfadvisor.machine.facts import Facts, Line, Lines
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.launch.compilation import Recompilation
 from tb_perfadvisor.rules.launch.host_work import PythonOverhead
@@ -67,6 +68,13 @@ def test_a_function_that_compiles_again_is_no_warm_up() -> None:
     assert finding.saving is not None
     assert finding.summary.endswith("2 of 6 steps compile.")
     assert finding.saving.expected_ns == ms(100)
+
+
+def test_the_line_that_waits_for_compilations_is_named() -> None:
+    line = Line("fit.py", 57, 0.9, "fit", "solver.run", None, "compiling", 30)
+    trace = replace(jitted(0, 3), facts=Facts(lines=Lines(10.0, 200, (line,))))
+    (finding,) = find(Recompilation, trace) or ()
+    assert finding.instance == "2 of 6 steps compile step in fit.py:57 fit"
 
 
 def test_another_function_that_compiles_later_leaves_the_first_step_warm_up() -> None:

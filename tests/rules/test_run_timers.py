@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.engine.analyze import analyze_run, run_rule
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.machine.facts import DeviceTimers, Facts, Load, RunTimers
+from tb_perfadvisor.machine.facts import DeviceTimers, Facts, Line, Lines, Load, RunTimers
 from tb_perfadvisor.rules.communication.imbalance import Straggler
 from tb_perfadvisor.rules.finding import Finding, Table
 from tb_perfadvisor.rules.input.stalls import InputStall
@@ -206,3 +206,13 @@ def test_what_costs_most_of_the_run_comes_first() -> None:
     )
     assert analysis.findings[0].rule.id == "input-stall"
     assert analysis.headline.startswith("Feed the loop without making it wait: input takes 33.3 %")
+
+
+def test_steps_that_grow_name_the_function_where_the_time_goes() -> None:
+    lines = Lines(10.0, 200, (Line("data.py", 35, 0.6, "collect"),))
+    steps = draw(RECORDED[: RECORDED.index("    gpu")])
+    run = run_of(replace(steps, facts=Facts(lines=lines)))
+    slower = timers([10.0 + row / 20 for row in range(ROWS)])
+    (finding,) = found(StepOutliers, replace(run, timers=(slower,)))
+    assert finding.title.startswith("Find out what grows from step to step: that takes")
+    assert finding.title.endswith("of the run, mostly in collect (data.py:35)")

@@ -29,3 +29,11 @@ def test_other_files_are_the_users(path: str) -> None:
     assert not is_generated(path)
     assert user_line(f"{path}(7): call") is not None
     assert parse_place(f"{path}:7 call") is not None
+
+
+def test_where_xla_leaves_directories_out_the_files_of_the_program_tell() -> None:
+    frame = "$conditionals.py:191 cond"
+    assert user_line(frame) == "conditionals.py:191 cond"
+    assert user_line(frame, ("fit.py",)) is None
+    assert user_line("$fit.py:9 fit", ("fit.py",)) == "fit.py:9 fit"
+    assert user_line("/home/me/fit.py(9): fit", ("main.py",)) == "me/fit.py:9 fit"

@@ -18,7 +18,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from tb_perfadvisor.instrument.user_code import is_our_file
+from tb_perfadvisor.instrument.stack_samples import ask_soon
+from tb_perfadvisor.instrument.user_code import is_our_file, main_frame
 
 _EVERY_S: Final = 0.001
 _MOST_LOOKS: Final = 60_000
@@ -74,11 +75,12 @@ class PythonRecorder:
             json.dump(written, file)
 
     def _look(self) -> None:
-        main = threading.main_thread().ident or 0
+        ask_soon(usual_s := sys.getswitchinterval())
         while not self._ends.wait(_EVERY_S) and len(self._looks) < _MOST_LOOKS:
             with suppress(Exception):
                 now_ns = time.time_ns()
-                self._looks.append((now_ns, _functions(sys._current_frames().get(main))))
+                self._looks.append((now_ns, _functions(main_frame())))
+        sys.setswitchinterval(usual_s)
 
     def _events(self) -> list[dict[str, Any]]:
         process = os.getpid()

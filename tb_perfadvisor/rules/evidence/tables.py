@@ -141,6 +141,12 @@ def step_loops(signals: Signals) -> tuple[Table, ...]:
     return made_tables(signals.trace.facts.program.all_made("step loop"))
 
 
+def in_loop(signals: Signals) -> str:
+    """` in the loop at train.py:42`, whose rounds are the steps; empty if no recorder saw it."""
+    loops = signals.trace.facts.program.all_made("step loop")
+    return f" in the loop at {loops[0].path}:{loops[0].line}" if loops else ""
+
+
 class OperatorKind(Struct, frozen=True):
     """All operators of a type on the device, over the whole recording and all devices."""
 

@@ -26,7 +26,7 @@ from tb_perfadvisor.rules.evidence.compilation import (
     recompilations_table,
     shapes_clause,
 )
-from tb_perfadvisor.rules.evidence.host import lines_tables
+from tb_perfadvisor.rules.evidence.host import lines_tables, place_of
 from tb_perfadvisor.rules.evidence.tables import equal_part, events_by_name, series_by_step
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
@@ -95,8 +95,12 @@ class Recompilation(Rule):
             work_ns = int(attribution.step_total_ns[Cause.HOST_COMPUTE][by_step > 0].sum())
             first_ns = min(round(_FIRST_RUN_SHARE * work_ns), compiling_ns)
         changing = changing_inputs(signals)
+        called = recompiled(trace.facts.lines)
         yield Finding(
-            instance=f"{compiled} of {len(by_step)} steps compile{_of(trace, rows, idle)}",
+            instance=(
+                f"{compiled} of {len(by_step)} steps compile{_of(trace, rows, idle)}"
+                f"{f' in {place_of(called[0])}' if called else ''}"
+            ),
             summary=(
                 f"Compiling takes {per_step(compiling_ns, signals)}: {compiled} of {len(by_step)}"
                 f" steps compile{shapes_clause(changing)}.{guard_clause(log)}"

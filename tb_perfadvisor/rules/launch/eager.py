@@ -8,7 +8,7 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host import idle_by_host_state, idle_by_launching_operator
-from tb_perfadvisor.rules.evidence.tables import batches_table, events_by_name, step_loops
+from tb_perfadvisor.rules.evidence.tables import batches_table, events_by_name, in_loop
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
@@ -50,7 +50,7 @@ class EagerOperators(Rule):
         recording_ns = profiler_overhead(signals).within_ns(eager.idle)
         subject = "No operator computes" if signals.device.is_host_only else "The device idles"
         yield Finding(
-            instance=count_per_step(len(eager.rows), "operator", signals),
+            instance=f"{count_per_step(len(eager.rows), 'operator', signals)}{in_loop(signals)}",
             summary=(
                 f"{subject} for {per_step(total, signals)} while operators are dispatched one by"
                 f" one: {count_per_step(len(eager.rows), 'call', signals)} outside any compiled"
@@ -73,7 +73,6 @@ class EagerOperators(Rule):
                     ((Column("host_ns", "Time on the host", "ns"), duration),),
                 ),
                 costliest("Longest calls", signals.worker, eager.rows, duration),
-                *step_loops(signals),
             ),
             remedies=advise("compiled-step", "one-jit"),
         )
@@ -105,7 +104,7 @@ class EagerSteps(Rule):
             return
         duration = signals.trace.events.duration_ns[eager.rows]
         yield Finding(
-            instance=count_per_step(len(eager.rows), "operator", signals),
+            instance=f"{count_per_step(len(eager.rows), 'operator', signals)}{in_loop(signals)}",
             summary=(
                 f"{per_step(total, signals)} goes into"
                 f" {count_per_step(len(eager.rows), 'small operator', signals)} and the Python"
@@ -127,7 +126,6 @@ class EagerSteps(Rule):
                     ((Column("host_ns", "Time on the host", "ns"), duration),),
                 ),
                 costliest("Longest of these operators", signals.worker, eager.rows, duration),
-                *step_loops(signals),
             ),
             remedies=advise(*_changes(eager.recurrent_calls)),
         )

@@ -11,7 +11,7 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.machine.facts import POWER_CAP
 from tb_perfadvisor.rules.amounts import share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.host import host_code_table
+from tb_perfadvisor.rules.evidence.host import host_code_table, lines_tables
 from tb_perfadvisor.rules.evidence.tables import events_by_name, step_time_series
 from tb_perfadvisor.rules.evidence.whole_run import run_finding, run_series, steps_of
 from tb_perfadvisor.rules.finding import (
@@ -26,7 +26,7 @@ from tb_perfadvisor.rules.finding import (
 )
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
-from tb_perfadvisor.signals.host.busy_functions import side_work_share
+from tb_perfadvisor.signals.host.busy_functions import busiest_function, side_work_share
 from tb_perfadvisor.signals.launch.delays import taken_by_others_ns
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
 from tb_perfadvisor.signals.steps.step_variation import (
@@ -402,12 +402,16 @@ def _slower_steps(signals: Signals) -> Finding | None:
     before, after = format_duration(slowdown.before_ns), format_duration(slowdown.after_ns)
     share = format_share(cost.run_share)
     how = "little by little" if slowdown.is_gradual else f"after step {delay.first_step:,}"
+    lines = signals.trace.facts.lines
+    function = busiest_function(lines) if signals.device.is_host_only else None
+    where = "" if function is None else f", mostly in {function}"
+    title = "what grows from step to step" if slowdown.is_gradual else "why steps become slower"
     return run_finding(
         cost,
-        f"Find out why steps become slower: that takes {share} of the run",
+        f"Find out {title}: that takes {share} of the run{where}",
         f"Steps become slower {how}: {after} instead of {before}, without waits for input."
         f" Together that is {share} of the run.",
-        (run_series("Time of a step over the run", cost, parts.step_ns),),
+        (run_series("Time of a step over the run", cost, parts.step_ns), *lines_tables(lines)),
         advise("record-stacks", "compare-steps"),
     )
 
@@ -444,6 +448,7 @@ def _evidence(signals: Signals, variation: StepVariation, slowest: int) -> tuple
             "",
             f"step {int(steps.number[slowest])}",
         ),
+        *lines_tables(signals.trace.facts.lines),
     )
 
 

@@ -10,6 +10,7 @@ has begun.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 import numpy as np
 from msgspec import Struct
@@ -125,7 +126,7 @@ def _lines(trace: Trace, launching_operator: Int32) -> tuple[Int32, tuple[str, .
     of_name = np.full(len(trace.strings) + 1, -1, dtype=np.int32)
     is_python = events.kind == EventKind.PYTHON
     for name in distinct(events.name[is_python]).tolist():
-        frame = user_line(trace.strings[name])
+        frame = user_line(trace.strings[name], trace.facts.program.files)
         if frame is not None:
             of_name[name] = index_of.setdefault(frame, len(index_of))
     line = np.full(len(events), -1, dtype=np.int32)
@@ -219,10 +220,15 @@ def is_framework_file(path: str) -> bool:
     return _FRAMEWORK_FILE.search(path) is not None
 
 
-def user_line(frame: str) -> str | None:
-    """`src/train.py:12 step` of a frame's name; None for a framework's or generated."""
+def user_line(frame: str, own: Collection[str] = ()) -> str | None:
+    """`src/train.py:12 step` of a frame's name; None for a framework's or generated.
+
+    XLA leaves directories out, so that only the names of the program's `own` files tell, if known.
+    """
     found = _FRAME.match(frame)
     if found is None or is_framework_file(found["file"]) or is_generated(found["file"]):
+        return None
+    if own and frame.startswith("$") and found["file"] not in own:
         return None
     file = "/".join(found["file"].replace("\\", "/").split("/")[-2:])
     return f"{file}:{found['line']} {found['function']}"

@@ -107,7 +107,7 @@ def busiest_for(signals: Signals, total_ns: int) -> BusyFunction | None:
 
 
 def _is_outside(line: Line) -> bool:
-    is_framework = line.calls.partition(".")[0] in _FRAMEWORKS
+    is_framework = line.calls.partition(".")[0] in _FRAMEWORKS or line.activity == "compiling"
     return not is_framework or _converts(line) or line.side_work is not None
 
 
