@@ -238,8 +238,8 @@ def ask_soon(usual_s: float) -> float:
     Who waits for it gets it where the program gives it away, such as in NumPy's random numbers, and
     not in what takes the time. If the program has other threads, they take turns as usual.
     """
-    threads = [each for each in threading.enumerate() if each.name != "perfadvisor"]
-    interval_s = _SOON_S if len(threads) == 1 else usual_s
+    is_alone = sum(not t.name.startswith("perfadvisor") for t in threading.enumerate()) == 1
+    interval_s = _SOON_S if is_alone else usual_s
     sys.setswitchinterval(interval_s)
     return interval_s
 

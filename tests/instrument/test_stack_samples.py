@@ -179,7 +179,7 @@ def test_what_a_library_compiles_belongs_to_the_line_beside_the_script(
 def test_the_lock_is_asked_for_soon_unless_threads_of_the_program_take_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    alive = [threading.main_thread(), threading.Thread(name="perfadvisor")]
+    alive = [threading.main_thread(), threading.Thread(name="perfadvisor timers")]
     given: list[float] = []
     monkeypatch.setattr(threading, "enumerate", lambda: alive)
     monkeypatch.setattr(sys, "setswitchinterval", given.append)
