@@ -31,6 +31,7 @@ _MOST_S: Final = 1.0
 """A look that comes later than that found the machine asleep, not the program busy."""
 _HELD: Final = 0.8
 """Python takes its lock away after its switch interval from who does not give it."""
+_USUAL_S: Final = sys.getswitchinterval()
 _SOON_S: Final = 0.00001
 _FREE_S: Final = 0.00013
 """A lock that nobody holds comes sooner."""
@@ -151,6 +152,7 @@ class StackSamples:
     def pause(self) -> None:
         """A recording begins, in which everything takes longer."""
         self._is_paused = True
+        sys.setswitchinterval(_USUAL_S)
 
     def go_on(self) -> None:
         """It has ended."""
@@ -195,9 +197,8 @@ class StackSamples:
         # Its own generator: the program's random numbers stay what they are without a recording.
         chance = random.Random()
         before_s = time.monotonic()
-        usual_s = sys.getswitchinterval()
         while not self._is_stopped:
-            interval_s = ask_soon(usual_s)
+            interval_s = _USUAL_S if self._is_paused else ask_soon(_USUAL_S)
             # At random, so that no loop is in the same place each time.
             wait_s = _EVERY_S * chance.uniform(0.5, 1.5)
             asked_s = time.monotonic()
@@ -207,9 +208,9 @@ class StackSamples:
             passed_s, before_s = now_s - before_s, now_s
             with suppress(Exception):
                 frame = at_work(sys._current_frames(), self._observed or 0, chance)
-                free_s = _FREE_S if interval_s < usual_s else _HELD * interval_s
+                free_s = _FREE_S if interval_s < _USUAL_S else _HELD * interval_s
                 self.look(frame, passed_s, late_s >= free_s)
-        sys.setswitchinterval(usual_s)
+        sys.setswitchinterval(_USUAL_S)
 
     def look(self, frame: FrameType | None, passed_s: float, was_held: bool = False) -> None:
         """Count the time since the last look for where the program is.

@@ -9,7 +9,6 @@ import gzip
 import json
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from tb_perfadvisor.instrument.stack_samples import ask_soon
 from tb_perfadvisor.instrument.user_code import is_our_file, main_frame
 
 _EVERY_S: Final = 0.001
@@ -75,12 +73,10 @@ class PythonRecorder:
             json.dump(written, file)
 
     def _look(self) -> None:
-        ask_soon(usual_s := sys.getswitchinterval())
         while not self._ends.wait(_EVERY_S) and len(self._looks) < _MOST_LOOKS:
             with suppress(Exception):
                 now_ns = time.time_ns()
                 self._looks.append((now_ns, _functions(main_frame())))
-        sys.setswitchinterval(usual_s)
 
     def _events(self) -> list[dict[str, Any]]:
         process = os.getpid()
