@@ -258,6 +258,9 @@ def _doing(frame: FrameType | None, was_held: bool) -> Activity:
         return "parts"
     if "MATRIX" in name or (name == "BINARY_OP" and argument in _NO_NEW_ARRAYS):
         return "calls"
+    following = (dis.opname[each] for each in code[at + 2 :: 2])
+    if name == "COMPARE_OP" and next(f for f in following if f != "CACHE").startswith("POP_JUMP"):
+        return "Python"  # arrays are neither true nor false
     if name.startswith(("BINARY_", "UNARY_", "COMPARE_")):
         return "operators"
     is_compiled = name.startswith("INPLACE_") or ("CALL" in name and not was_held)

@@ -276,6 +276,8 @@ def test_only_looks_of_the_loop_count() -> None:
         ("a + a", "operators"),
         ("-a", "operators"),
         ("a < a", "operators"),
+        # An array is neither true nor false.
+        ("if a < a: pass", "Python"),
         ("a @ a", "calls"),
         ("a += a", "calls"),
         ("a[0]", "parts"),
