@@ -43,11 +43,13 @@ def shows_work(signals: Signals) -> bool:
 
 
 def shows_host_events(signals: Signals) -> bool:
-    """Whether host operators, launches or annotations were recorded."""
+    """Whether host operators, launches or annotations were recorded, or Python without them."""
     trace = signals.trace
     if trace.totals is not None:
         return Aspect.HOST in trace.totals.shows
     kinds = (EventKind.OPERATOR, EventKind.LAUNCH, EventKind.ANNOTATION, EventKind.STEP)
+    if trace.source.framework == "none":
+        kinds += (EventKind.PYTHON,)
     return len(trace.rows(*kinds)) > 0
 
 
