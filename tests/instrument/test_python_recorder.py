@@ -5,11 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tb_perfadvisor import analyze
 from tb_perfadvisor.instrument.continuous.python_recorder import PythonRecorder, _functions
+from tb_perfadvisor.machine.facts import SUFFIX, Facts, Line, Lines
 
 MS = 1_000_000
 
@@ -44,6 +48,21 @@ def test_steps_and_functions_are_in_the_report(tmp_path: Path) -> None:
     spans = {(each["name"].split(": ")[-1], each["dur"]) for each in events}
     assert {("load", 20_000.0), ("clean", 10_000.0)} <= spans
     assert min(each["dur"] for each in events) > 0
+
+
+def test_a_recording_without_steps_is_checked(tmp_path: Path) -> None:
+    recorder = PythonRecorder()
+    recorder.start(tmp_path, 0, 1, is_rich=False)
+    recorder._ends.set()
+    recorder._looks = [(time.time_ns(), [load.__code__])]
+    recorder.stop()
+    lines = Lines(10.0, 200, (Line("train.py", 84, 0.5, "callback", side_work="figures"),))
+    (path,) = tmp_path.glob("*.pt.trace.json.gz")
+    facts = path.with_name(path.name.replace(".pt.trace.json.gz", SUFFIX))
+    facts.write_bytes(msgspec.json.encode(Facts(lines=lines)))
+    report = analyze(tmp_path)
+    assert (report.steps.source, report.steps.used) == ("none", 0)
+    assert report.findings[0].rule_id == "side-work-in-loop"
 
 
 def test_what_a_recorder_calls_is_none_of_the_program() -> None:
