@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
@@ -63,7 +62,7 @@ def replace_file(target: Path, pieces: Iterable[bytes]) -> None:
     Raises:
         OSError: If it cannot be written. The old file is as it was.
     """
-    partial = target.with_name(f".{secrets.token_hex(8)}.partial")
+    partial = target.with_name(f".{os.urandom(8).hex()}.partial")
     try:
         with partial.open("xb") as file:
             file.writelines(pieces)

@@ -30,11 +30,8 @@ from tb_perfadvisor.cli.training import training
 from tb_perfadvisor.cli.try_changes import try_changes
 from tb_perfadvisor.error_log import write_error_log
 from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
+from tb_perfadvisor.execution.execution import collect_rarely
 from tb_perfadvisor.version import VERSION
-
-# Modules and tables live as long as the command. Collecting garbage every few hundred objects, and
-# again at the end, takes a quarter of the time of a small profile, and finds none.
-_OBJECTS_BETWEEN_COLLECTIONS = 300_000
 
 app = Group(
     "perfadvisor",
@@ -71,8 +68,8 @@ def main() -> NoReturn:
     """Run the command; an error that a user can fix ends in one line and exit status 2."""
     # We do no linear algebra: OpenBLAS's idle threads would only burn processor time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-    atexit.register(gc.freeze)  # nor does it look for garbage when it ends
+    collect_rarely()
+    atexit.register(gc.freeze)  # at the end, Python would look through everything
     prepare_streams()
     log = write_error_log()
     try:

@@ -14,6 +14,7 @@ _HANDLER = re.compile(r"^(?P<worker>.+)\.(?P<time>\d{10}|\d{13}|\d{16}|\d{19})$"
 _DATED = re.compile(r"^(?P<worker>.+)\.(?P<date>[A-Z][a-z]{2}_\d{2}_\d{2}_\d{2}_\d{2})\.\d+$")
 # SGLang: 1782843274.7730265-TP-0-DECODE.
 _SGLANG = re.compile(r"^(?P<time>\d{10}\.\d+)-TP-(?P<rank>\d+)(?P<rest>.*)$")
+_DIGITS = re.compile(r"\d+")
 # The handler's default worker is HOST_PROCESS.
 _HOST_AND_PROCESS = re.compile(r"^(?P<host>.+)_\d+$")
 
@@ -60,7 +61,10 @@ def parse_trace_name(path: str) -> TraceName:
     host = _HOST_AND_PROCESS.match(worker) if rank is None and handler else None
     family = worker
     if rank is not None:
-        family = re.sub(rf"{rank}(?!\d)", "*", worker, count=1)
+        for run in _DIGITS.finditer(worker):
+            if run[0].endswith(str(rank)):
+                family = f"{worker[: run.end() - len(str(rank))]}*{worker[run.end() :]}"
+                break
     return TraceName(worker, family, rank, host["host"] if host else "", at_ns)
 
 

@@ -11,6 +11,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from tb_perfadvisor.execution.execution import say, throttled
@@ -69,8 +70,19 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+_NEEDED_BY_MOST = (
+    "tb_perfadvisor.api",
+    "tb_perfadvisor.comparison.run_facts",
+    "tb_perfadvisor.engine.change_model",
+    "tb_perfadvisor.ingest.kineto.reader",
+    "tb_perfadvisor.report.timeline.collect_events",
+)
+
+
 def warm_up() -> None:
     """Import what analyses and documents need."""
+    for module in _NEEDED_BY_MOST:
+        import_module(module)
     from tb_perfadvisor.rules.registry import builtin_rules
 
     builtin_rules()

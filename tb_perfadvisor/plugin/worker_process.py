@@ -22,11 +22,16 @@ from contextlib import suppress
 from importlib import import_module
 from queue import SimpleQueue
 
-from tb_perfadvisor.execution.execution import command_of, environment_of_child, say
+from tb_perfadvisor.execution.execution import (
+    collect_rarely,
+    command_of,
+    environment_of_child,
+    say,
+)
 from tb_perfadvisor.execution.limits import limit_memory
 
 # TensorBoard answers first, and so does what else the user does.
-_NICENESS = 5
+_NICENESS = 10
 _MOST_KEPT_BYTES = 1 << 30
 """A worker that has needed more than this ends, and gives the memory back."""
 _END_WAIT_S = 10.0
@@ -138,6 +143,7 @@ def serve(run: Callable[[str, Sequence[str]], int], prepare: Callable[[], None])
     with suppress(AttributeError, OSError):  # not on Windows
         os.nice(_NICENESS)
     prepare()
+    collect_rarely()
     for module, *arguments in jobs:
         status = run(module, arguments)
         stays = status == 0 and _most_bytes() < _MOST_KEPT_BYTES

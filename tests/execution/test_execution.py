@@ -33,7 +33,8 @@ def test_files_are_read_in_process_by_default() -> None:
         ([MB, 200 * MB, MB], 8),
         ([200 * MB] * 4, 2),  # of several files, each process reads its own
         ([MB] * 3, 1),  # each process reads two files at least
-        ([MB - 1] * 100, 1),  # small files are read faster than a process starts
+        ([8_000] * 100, 1),  # small files are read faster than a process starts
+        ([8_000] * 200, 2),  # unless there are many
         ([MB] * 4, 2),
         ([MB] * 7, 3),
         ([MB] * 100, 8),  # each holds a trace

@@ -19,7 +19,6 @@ import shutil
 import stat
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -309,7 +308,7 @@ class BoundedDirectory:
     def remove(self, key: str) -> None:
         """Delete an entry if it exists."""
         # Rename first, so that nobody reads a partly deleted entry.
-        trash = self._staging / f"removed-{uuid.uuid4().hex}"
+        trash = self._staging / f"removed-{os.urandom(16).hex()}"
         with suppress(OSError):
             self.path(key).rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
