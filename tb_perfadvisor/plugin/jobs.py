@@ -409,5 +409,9 @@ def _stop(running: _Running) -> None:
 
 
 def analyses_at_once() -> int:
-    """How many captures are analyzed at once: what the user does meanwhile needs cores, too."""
-    return max(1, available_processors() // 2)
+    """How many captures are analyzed at once.
+
+    On up to four cores two, at a low priority: what the user does meanwhile comes first.
+    """
+    cores = available_processors()
+    return max(min(cores, 2), cores // 2)

@@ -1,4 +1,4 @@
-// Analyzes captures one after another, for the table of runs and their histories.
+// Analyzes captures, a few at once, for the table of runs and their histories.
 import { computed, signal } from "@preact/signals";
 import { isExported } from "./exported";
 import { fetchRow } from "./api";
@@ -16,8 +16,8 @@ const asked = signal<readonly string[]>([]);
 const unasked = signal<readonly string[]>([]);
 /** The captures on screen, from the top. */
 const onScreen = signal<readonly string[]>([]);
-/** The one under way. */
-export const analyzing = signal<string | null>(null);
+/** Those under way. */
+export const analyzing = signal<readonly string[]>([]);
 
 /** The captures that still have to be analyzed: first those on screen, then in the order asked for. */
 export const waiting = computed<readonly string[]>(() => {
@@ -26,7 +26,8 @@ export const waiting = computed<readonly string[]>(() => {
   return [...new Set([...seen, ...wanted])];
 });
 
-let isWorking = false;
+/** Two cores analyze two at once. Only one more waits, so a report that the user opens is at most third in the queue. */
+const AT_ONCE = 3;
 const begun = new Set<string>();
 
 /** The first few of some captures that are new and small, and were not begun before. */
@@ -49,39 +50,42 @@ export function noteOnScreen(ids: readonly string[]): void {
 /** Analyzes the first few of some captures that are new and small, each once. */
 export function analyzeUnasked(ids: readonly string[]): void {
   unasked.value = chooseUnasked(ids);
-  void work();
+  work();
 }
 
 export function analyze(ids: readonly string[]): void {
   asked.value = [...new Set([...asked.value, ...ids])];
-  void work();
+  work();
 }
 
-/** Starts no more analyses. The one under way ends by itself. */
+/** Starts no more analyses. Those under way end by themselves. */
 export function stopAnalyses(): void {
   for (const id of unasked.value) begun.add(id);
   asked.value = [];
   unasked.value = [];
 }
 
-async function work(): Promise<void> {
-  if (isWorking) return;
-  isWorking = true;
-  // One at a time, so that a report that the user opens is at most second in the queue.
-  for (let [id] = waiting.value; id !== undefined; [id] = waiting.value) {
-    begun.add(id);
-    analyzing.value = id;
-    try {
-      await analyzeOne(id);
-    } catch {
-      // TensorBoard is not responding, or the capture is gone. The row stays as it was.
-    }
-    const done = id;
-    analyzing.value = null;
-    asked.value = asked.value.filter((other) => other !== done);
-    unasked.value = unasked.value.filter((other) => other !== done);
+function work(): void {
+  while (analyzing.value.length < AT_ONCE) {
+    const next = waiting.value.find((id) => !analyzing.value.includes(id));
+    if (next === undefined) return;
+    begun.add(next);
+    analyzing.value = [...analyzing.value, next];
+    void finish(next);
   }
-  isWorking = false;
+}
+
+async function finish(id: string): Promise<void> {
+  try {
+    await analyzeOne(id);
+  } catch {
+    // TensorBoard is not responding, or the capture is gone. The row stays as it was.
+  }
+  const isOther = (other: string): boolean => other !== id;
+  analyzing.value = analyzing.value.filter(isOther);
+  asked.value = asked.value.filter(isOther);
+  unasked.value = unasked.value.filter(isOther);
+  work();
 }
 
 async function analyzeOne(id: string): Promise<void> {

@@ -14,17 +14,17 @@ const list = Array.from(
     ({ id: `c${place}`, run: `run${place}`, session: "", recorded: String(place).padStart(6, "0"), status: "new", size_bytes: 1 }) as Capture,
 );
 const begun: string[] = [];
-let answer: (() => void) | undefined;
+const answers: (() => void)[] = [];
 globalThis.fetch = (url) => {
   const id = /captures\/([^/]+)\/row/.exec(String(url))?.[1] ?? "";
   begun.push(id);
   return new Promise((resolve) => {
-    answer = () => resolve(Response.json({ ...list.find((capture) => capture.id === id), status: "done" }));
+    answers.push(() => resolve(Response.json({ ...list.find((capture) => capture.id === id), status: "done" })));
   });
 };
-/** Lets the analysis under way end, and the next one begin. */
+/** Lets the analysis that began first end, and the next one begin. */
 async function next(): Promise<void> {
-  answer?.();
+  answers.shift()?.();
   for (let turn = 0; turn < 5; turn += 1) await new Promise((resolve) => setImmediate(resolve));
 }
 
@@ -33,24 +33,20 @@ test("what is on screen is analyzed before what is not, and that the newest firs
   // The screen shows the newest; only a few are analyzed without being asked for.
   noteOnScreen(newestFirst(list).slice(0, 20).map(({ id }) => id));
   assert.deepEqual(waiting.value, Array.from({ length: 12 }, (_, place) => `c${COUNT - 1 - place}`));
-  await next();
+  await next(); // none has an answer yet
+  assert.deepEqual(begun, [1, 2, 3].map((place) => `c${COUNT - place}`), "three at once");
   // The user scrolls: what was on screen before waits for nobody any more.
   noteOnScreen(["c100", "c99", "c98"]);
-  await next();
-  await next();
-  assert.deepEqual(begun, [`c${COUNT - 1}`, "c100", "c99"]);
+  for (let turn = 0; turn < 3; turn += 1) await next();
+  assert.deepEqual(begun.slice(3), ["c100", "c99", "c98"]);
   // All are asked for: first those on screen, then the newest.
   analyze(newestFirst(list).map(({ id }) => id).filter((id) => !begun.includes(id)));
   noteOnScreen(["c7", "c6"]);
-  await next();
-  await next();
-  await next();
-  await next();
-  assert.deepEqual(begun.slice(3), ["c7", "c6", `c${COUNT - 2}`, `c${COUNT - 3}`]);
+  for (let turn = 0; turn < 4; turn += 1) await next();
+  assert.deepEqual(begun.slice(6), ["c7", "c6", `c${COUNT - 4}`, `c${COUNT - 5}`]);
   const before = begun.length;
   stopAnalyses();
-  await next();
-  await next();
+  for (let turn = 0; turn < 4; turn += 1) await next();
   assert.equal(begun.length, before);
   assert.deepEqual(waiting.value, []);
 });

@@ -163,7 +163,7 @@ function FirstChange({ capture }: { capture: Capture }): JSX.Element {
     );
   }
   if (status === "done") return <span class="muted clamped">{headline}</span>;
-  if (status === "running" || analyzing.value === id) return <span class="muted">Analyzing…</span>;
+  if (status === "running" || analyzing.value.includes(id)) return <span class="muted">Analyzing…</span>;
   if (status === "queued" || waiting.value.includes(id)) return <span class="muted">Waiting</span>;
   return (
     <button type="button" class="link-button" onClick={() => analyze([id])}>
