@@ -47,9 +47,9 @@ def shows_host_events(signals: Signals) -> bool:
     trace = signals.trace
     if trace.totals is not None:
         return Aspect.HOST in trace.totals.shows
-    kinds = (EventKind.OPERATOR, EventKind.LAUNCH, EventKind.ANNOTATION, EventKind.STEP)
+    kinds = [EventKind.OPERATOR, EventKind.LAUNCH, EventKind.ANNOTATION, EventKind.STEP]
     if trace.source.framework == "none":
-        kinds += (EventKind.PYTHON,)
+        kinds.append(EventKind.PYTHON)
     return len(trace.rows(*kinds)) > 0
 
 
