@@ -48,17 +48,19 @@ def is_in(values: NDArray[Any], wanted: ArrayLike) -> NDArray[np.bool_]:
             matches |= values == value
         return matches
     table = _occurrence_table(wanted, values.size)
-    if table is None:
-        return np.isin(values, wanted)
-    least, occurs = table
     limits = np.iinfo(values.dtype)
-    if least < limits.min or least + len(occurs) > limits.max:
-        return np.isin(values, wanted)
+    if table is None or not limits.min <= table[0] <= limits.max - len(table[1]):
+        # NumPy's `isin` imports masked arrays, which takes as long as reading a small file.
+        ordered = np.sort(wanted, axis=None)
+        slot = np.minimum(np.searchsorted(ordered, values), ordered.size - 1)
+        found: NDArray[np.bool_] = ordered[slot] == values
+        return found
+    least, occurs = table
     # As unsigned numbers, values below the least are large. The last entry, appended below,
     # stands for all values beyond the table.
     unsigned = np.dtype(f"u{values.dtype.itemsize}").type
-    entry = np.asarray(values - values.dtype.type(least)).view(unsigned)
-    np.minimum(entry, unsigned(len(occurs)), out=entry)
+    entry = np.asarray(values - values.dtype.type(least) if least else values).view(unsigned)
+    entry = np.minimum(entry, unsigned(len(occurs)))
     if entry.dtype == np.uint64:
         entry = entry.view(np.int64)  # NumPy 1 takes by no unsigned indices of 64 bits
     looked_up: NDArray[np.bool_] = np.append(occurs, np.False_).take(entry)
@@ -114,6 +116,8 @@ def group_rows(*columns: NDArray[Any]) -> tuple[Int64, Int64]:
     unique, group = unique_inverse(columns[0])
     count = len(unique)
     for column in columns[1:]:
+        if column.size and column.min() == column.max():
+            continue  # divides no group
         unique, code = unique_inverse(column)
         # Neither factor exceeds the number of rows, so the product cannot overflow.
         pairs, group = unique_inverse(group * max(len(unique), 1) + code)
@@ -124,10 +128,18 @@ def group_rows(*columns: NDArray[Any]) -> tuple[Int64, Int64]:
     return first, group
 
 
+def stable_order(values: NDArray[Any]) -> Int64:
+    """As `numpy.argsort(values, kind="stable")`, which sorts 16-bit integers ten times as fast."""
+    if values.itemsize > 2 and values.size and values.min() >= 0 and values.max() < 2**16:
+        values = values.astype(np.uint16)
+    order: Int64 = np.argsort(values, kind="stable")
+    return order
+
+
 def rows_by_group(group: NDArray[Any], count: int) -> list[Int64]:
     """The rows of each of `count` groups, in order, from the group of each row."""
     ends = np.cumsum(np.bincount(group, minlength=count))
-    return np.split(np.argsort(group, kind="stable"), ends)[:count]
+    return np.split(stable_order(group), ends)[:count]
 
 
 def places_by_value(values: NDArray[Any]) -> Iterator[tuple[int, Int64]]:
@@ -135,7 +147,7 @@ def places_by_value(values: NDArray[Any]) -> Iterator[tuple[int, Int64]]:
 
     Takes one sort, where a comparison with each value would take a pass per value.
     """
-    order = np.argsort(values, kind="stable")
+    order = stable_order(values)
     ordered = values[order]
     first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if order.size else order
     last = np.append(first[1:], order.size)

@@ -58,7 +58,10 @@ def single(start_ns: int, end_ns: int) -> Intervals:
 
 def join(*parts: Intervals) -> Intervals:
     """The union of several sets of intervals."""
-    stacked = np.concatenate(parts) if parts else EMPTY
+    filled = [part for part in parts if len(part)]
+    if len(filled) == 1:
+        return filled[0]
+    stacked = np.concatenate(filled) if filled else EMPTY
     return union(stacked[:, 0], stacked[:, 1])
 
 
@@ -80,15 +83,20 @@ def intersect(left: Intervals, right: Intervals) -> Intervals:
     if len(left) > len(right):
         left, right = right, left  # fewer intervals are looked up
     # For each interval of `left`, the run of intervals of `right` that overlap it.
+    starts = right[:, 0]
     first = np.searchsorted(right[:, 1], left[:, 0], side="right")
-    last = np.searchsorted(right[:, 0], left[:, 1], side="left")
-    count = np.maximum(last - first, 0)
-    total = int(count.sum())
-    if total == 0:
+    first = first[: np.searchsorted(first, len(right))]
+    left_row = np.flatnonzero(starts[first] < left[: len(first), 1])
+    if not left_row.size:
         return EMPTY
-    left_row = np.repeat(np.arange(len(left)), count)
-    offset = np.arange(total) - np.repeat(np.cumsum(count) - count, count)
-    right_row = first[left_row] + offset
+    right_row, ends = first[left_row], left[left_row, 1]
+    following = np.minimum(right_row + 1, len(right) - 1)
+    # Most overlap one.
+    if ((starts[following] < ends) & (following > right_row)).any():
+        count = np.searchsorted(starts, ends, side="left") - right_row
+        left_row = np.repeat(left_row, count)
+        offset = np.arange(left_row.size) - np.repeat(np.cumsum(count) - count, count)
+        right_row = np.repeat(right_row, count) + offset
     return _pairs(
         np.maximum(left[left_row, 0], right[right_row, 0]),
         np.minimum(left[left_row, 1], right[right_row, 1]),

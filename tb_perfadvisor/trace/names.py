@@ -9,6 +9,7 @@ Compilers and Keras number their operations afresh in each program (`fusion.12`,
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +83,7 @@ _FEWEST = 4
 """A name before `<` or `(` that is shorter is part of a longer one: `<lambda>`."""
 
 
+@lru_cache(maxsize=4096)
 def short_name(name: str) -> str:
     """A name of a kernel, operator or function without C++ types and parameters, and not too long.
 

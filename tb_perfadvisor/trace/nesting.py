@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tb_perfadvisor.trace.integer_groups import distinct, row_mask
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask, stable_order
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MAX_DEPTH = 1_024
@@ -20,12 +20,16 @@ def start_order(start_ns: Int64, duration_ns: Int64) -> NDArray[np.int64]:
     """The order by start, longest first on ties, so that enclosing events come first. Stable.
 
     Readers add one track at a time, each nearly sorted. A stable sort by one key uses such runs;
-    sorting the few ties afterwards takes a tenth of the time of a sort by two keys.
+    sorting the few ties that are out of order takes a tenth of the time of a sort by two keys.
     """
     order = np.argsort(start_ns, kind="stable")
-    ordered = start_ns[order]
-    is_tied = ordered[1:] == ordered[:-1]
-    tied = np.flatnonzero(np.append(is_tied, False) | np.append(False, is_tied))
+    begins = np.append(True, np.diff(start_ns[order]) != 0)[: order.size]
+    duration = duration_ns[order]
+    grows = np.flatnonzero((duration[1:] > duration[:-1]) & ~begins[1:]) + 1
+    if not grows.size:
+        return order
+    group = np.cumsum(begins)
+    tied = np.flatnonzero(is_in(group, group[grows]))
     rows = order[tied]
     order[tied] = rows[np.lexsort((-duration_ns[rows], start_ns[rows]))]
     return order
@@ -43,10 +47,7 @@ def enclosing_rows(
     parent = np.full(count, -1, dtype=np.int32)
     if count == 0:
         return parent
-    # NumPy sorts 16-bit integers by radix, in a tenth of the time.
-    is_small = int(track.min()) >= 0 and int(track.max()) < 2**16
-    keys = track.astype(np.uint16) if is_small else track
-    order = np.argsort(keys, kind="stable").astype(np.int32)
+    order = stable_order(track).astype(np.int32)
     tracks = track[order]
     ends = end_ns[order]
     needed = ends if needed_ns is None else needed_ns[order]
@@ -166,10 +167,10 @@ def depths(parent: NDArray[Any]) -> NDArray[Any]:
 def too_deep(parent: Int32) -> NDArray[np.bool_]:
     """A mask of the events with at least `MAX_DEPTH` events around them; shape (events,)."""
     ancestor, distance = parent, 1
-    while distance < MAX_DEPTH:
-        if (ancestor < 0).all():
-            break
-        ancestor = np.where(ancestor >= 0, ancestor[ancestor], -1)
+    rows = np.flatnonzero(ancestor >= 0)
+    while distance < MAX_DEPTH and rows.size:
+        further = np.full_like(ancestor, -1)
+        further[rows] = ancestor[ancestor[rows]]
+        ancestor, rows = further, rows[further[rows] >= 0]
         distance *= 2
-    deep: NDArray[np.bool_] = ancestor >= 0
-    return deep
+    return row_mask(len(parent), rows)

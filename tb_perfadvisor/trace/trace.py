@@ -15,6 +15,7 @@ from tb_perfadvisor.machine.facts import UNKNOWN, Facts, RunTimers
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace.columns import TableLookup
 from tb_perfadvisor.trace.compile_log import CompileLog
+from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.memory_snapshot import MemorySnapshot
 from tb_perfadvisor.trace.program import Program, ProgramMemory
@@ -156,6 +157,10 @@ class Trace(Struct, frozen=True):
         """The strings at many indices; empty for -1."""
         strings = self.strings
         return tuple([strings[index] if index >= 0 else "" for index in indices.tolist()])
+
+    def is_any_of(self, indices: Int32, *texts: str) -> NDArray[np.bool_]:
+        """Which of many indices are those of some strings; shape as given."""
+        return is_in(indices, [at for at, text in enumerate(self.strings) if text in texts])
 
     def name(self, row: int) -> str:
         """An event's name."""

@@ -143,8 +143,8 @@ class UnfusedAttention(Rule):
         form = in_fused_attention(signals)
         if form is None or self.is_minor(form.expected_ns, signals):
             return
-        strings, events = signals.trace.strings, signals.trace.events
-        is_math = is_in(events.name, [n for n, name in enumerate(strings) if name == _MATH_FORM])
+        events = signals.trace.events
+        is_math = signals.trace.is_any_of(events.name, _MATH_FORM)
         falls_back = bool(has_ancestor(events.parent, form.rows, is_math).any())
         why = " F.scaled_dot_product_attention falls back to that form here." * falls_back
         yield Finding(

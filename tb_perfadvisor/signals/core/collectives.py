@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.columns import TextColumn
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows, rows_by_group
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, rows_by_group, stable_order
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -61,7 +61,7 @@ def _by_order(device: NDArray[np.int32], group_size: NDArray[np.int32]) -> Int64
     if len(sizes) and (sizes != len(devices)).any():
         return None
     number = np.empty(len(device), dtype=np.int64)
-    number[np.argsort(device, kind="stable")] = np.tile(np.arange(count[0]), len(devices))
+    number[stable_order(device)] = np.tile(np.arange(count[0]), len(devices))
     return number
 
 
@@ -169,48 +169,29 @@ def collective_rows_of(trace: Trace, device: int | None) -> NDArray[np.intp]:
     return np.flatnonzero(is_on_device | (device_of_row < 0))
 
 
-def find_collectives(
-    trace: Trace,
-    device: int | None,
-    exposed: Intervals,
-    is_used: Mask,
-    transfers: Mapping[int, int],
-    world_size: int | None,
-) -> Collectives:
-    """The collectives of the used steps.
-
-    `device` is the rank's busiest one, or None on the CPU, and `exposed` its exposed communication.
-    `transfers` are transfer times by row, from `Ranks.transfers_of`. `world_size` counts where a
-    group size is not recorded.
-    """
-    keep = collective_rows_of(trace, device)
-    keep = keep[is_used[trace.collectives.row[keep]]]
-    return describe_collectives(trace, keep, exposed, transfers, world_size)
-
-
 def describe_collectives(
     trace: Trace,
     keep: NDArray[np.intp],
     exposed: Intervals,
     transfers: Mapping[int, int],
-    world_size: int | None,
+    shortest_ns: Int64,
 ) -> Collectives:
     """Some collectives, with what the other ranks tell of them.
 
-    `keep` has rows of the table of collectives, ascending. The other arguments are those of
-    `find_collectives`.
+    `keep` has rows of the table of collectives, ascending, and `exposed` is the rank's exposed
+    communication. `transfers` are transfer times by row, from `Ranks.transfers_of`, and
+    `shortest_ns` those within the process, from `shortest_over_devices`.
     """
     table, events = trace.collectives, trace.events
     row = table.row[keep]
+    world_size = trace.source.world_size
     # With a single group, a group without a recorded size has all ranks.
     has_groups = table.group.size > 0 and table.group.min() < table.group.max()
     fallback = world_size if world_size and not has_groups else -1
     group_size = table.group_size[keep].astype(np.int64)
     waiting = table.waiting_ns[keep]
     recorded_transfer = np.maximum(events.duration_ns[row] - waiting, 0)
-    recorded_transfer = np.where(
-        waiting >= 0, recorded_transfer, shortest_over_devices(trace)[keep]
-    )
+    recorded_transfer = np.where(waiting >= 0, recorded_transfer, shortest_ns[keep])
     return Collectives(
         row=row,
         operation=TextColumn(trace.strings, table.operation[keep], "unknown"),

@@ -73,7 +73,9 @@ def unused_devices(trace: Trace) -> tuple[Device, ...]:
 def _most_replicas(trace: Trace) -> int:
     """How many replicas of the model there are at least, by their highest number; 0 for none."""
     numbers = [
-        int(found[1]) for text in trace.strings if (found := _REPLICA.search(text)) is not None
+        int(found[1])
+        for text in trace.strings
+        if "replica_" in text and (found := _REPLICA.search(text)) is not None
     ]
     return max(numbers, default=-1) + 1
 
@@ -99,8 +101,8 @@ def shows_device_use(trace: Trace) -> bool:
 
 
 def _devices_of(trace: Trace, kinds: tuple[EventKind, ...]) -> tuple[int, ...]:
-    rows = trace.rows(*kinds)
-    devices = distinct(trace.tracks.device[trace.events.track[rows]])
+    tracks = [distinct(trace.events.track[trace.rows(kind)]) for kind in kinds]
+    devices = distinct(trace.tracks.device[np.concatenate(tracks)])
     return tuple(devices[devices >= 0].tolist())
 
 

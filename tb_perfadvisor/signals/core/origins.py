@@ -20,7 +20,7 @@ from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.names import is_generated
 from tb_perfadvisor.trace.nesting import nearest
-from tb_perfadvisor.trace.tables import Int32
+from tb_perfadvisor.trace.tables import Int32, repeated
 
 MODULE = "nn.Module: "
 """`nn.Module: Linear_0` of torch/csrc/autograd/profiler_python.cpp, `nn.Module: head (Linear)` of
@@ -82,14 +82,14 @@ def find_origins(trace: Trace, launching_operator: Int32) -> Origins:
     events = trace.events
     module_of: dict[str, int] = {}
     of_name = np.full(len(trace.strings) + 1, -1, dtype=np.int32)
-    for index in _starting(trace, MODULE):
+    for index in starting(trace, MODULE):
         label = trace.strings[index].removeprefix(MODULE)
         of_name[index] = module_of.setdefault(label, len(module_of))
     is_range = is_in(
         events.kind, (EventKind.PYTHON, EventKind.ANNOTATION, EventKind.CAPTURED_RANGE)
     )
     scope = nearest(events.parent, is_range & (of_name[events.name] >= 0))
-    is_engine = is_in(events.name, _starting(trace, NODE))
+    is_engine = is_in(events.name, starting(trace, NODE))
     # If a hook ran in between, the engine's event around a node's function lacks the number.
     linked = events.forward.copy()
     inner = np.flatnonzero((linked >= 0) & (events.parent >= 0))
@@ -108,11 +108,11 @@ def find_origins(trace: Trace, launching_operator: Int32) -> Origins:
     host = np.where(events.launched_by >= 0, events.launched_by, np.arange(len(events)))
     host[trace.captured.row] = trace.captured.operator
     return Origins(
-        node=_frozen(node[host]),
-        forward=_frozen(forward[host]),
-        scope=_frozen(origin[host]),
-        module=_frozen(module[host]),
-        line=_frozen(line[host]),
+        node=_frozen(node, host),
+        forward=_frozen(forward, host),
+        scope=_frozen(origin, host),
+        module=_frozen(module, host),
+        line=_frozen(line, host),
         names=tuple(module_of),
         lines=lines,
     )
@@ -148,9 +148,9 @@ def node_name(trace: Trace, node: int) -> str:
     return trace.name(node).removeprefix(NODE)
 
 
-def _starting(trace: Trace, prefix: str) -> list[int]:
-    """Indices of the strings with a prefix."""
-    return [index for index, text in enumerate(trace.strings) if text.startswith(prefix)]
+def starting(trace: Trace, *prefixes: str) -> list[int]:
+    """Indices of the strings with one of some prefixes."""
+    return [index for index, text in enumerate(trace.strings) if text.startswith(prefixes)]
 
 
 def _set_begun_modules(
@@ -166,7 +166,7 @@ def _set_begun_modules(
     operator. `module_of` are indices of modules by label; modules that only labels name are added.
     """
     events = trace.events
-    begins, ends = _starting(trace, BACKWARD_BEGINS), _starting(trace, BACKWARD_ENDS)
+    begins, ends = starting(trace, BACKWARD_BEGINS), starting(trace, BACKWARD_ENDS)
     if not begins or not has_no_forward.any():
         return
     marks = trace.rows(EventKind.ANNOTATION)
@@ -209,8 +209,9 @@ def _outer(label: str, module_of: dict[str, int]) -> int:
     return -1
 
 
-def _frozen(column: NDArray[np.integer]) -> Int32:
-    frozen = column.astype(np.int32)
+def _frozen(column: NDArray[np.integer], rows: NDArray[np.integer]) -> Int32:
+    is_known = (column >= 0).any()
+    frozen: Int32 = column[rows].astype(np.int32) if is_known else repeated(-1, len(rows), np.int32)
     frozen.setflags(write=False)
     return frozen
 

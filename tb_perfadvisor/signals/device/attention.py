@@ -110,12 +110,9 @@ def _layers(trace: Trace) -> tuple[Int32, Int32, Int64]:
     """Pairs of products around a softmax, in order of start, and their sizes."""
     events = trace.events
     operators = trace.rows(EventKind.OPERATOR)
-    strings = trace.strings
-    names = distinct(events.name[operators]).tolist()
 
     def named(wanted: tuple[str, ...]) -> Int32:
-        matching = [name for name in names if strings[name] in wanted]
-        return operators[is_in(events.name[operators], matching)]
+        return operators[trace.is_any_of(events.name[operators], *wanted)]
 
     softmax = named(_SOFTMAX)
     # A safe softmax calls a plain one.

@@ -35,6 +35,7 @@ from tb_perfadvisor.signals.core.memory import (
     name_earlier,
     sample_maxima,
 )
+from tb_perfadvisor.signals.core.origins import starting
 from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
@@ -201,18 +202,14 @@ def _phases(trace: Trace, rows: Int32) -> Int8:
     events, operator = trace.events, _outermost_operators(trace, rows)
     marks = np.full(len(events), -1, dtype=np.int8)
     marks[events.kind == EventKind.INPUT_WAIT] = Phase.INPUT.code
-    marks[is_in(events.name, _with_prefix(trace, _OPTIMIZER))] = Phase.OPTIMIZER.code
+    marks[is_in(events.name, starting(trace, _OPTIMIZER))] = Phase.OPTIMIZER.code
     is_backward = is_in(events.name, _in_gradient_tape(trace))
-    is_backward |= is_in(events.name, _with_prefix(trace, _BACKWARD))
+    is_backward |= is_in(events.name, starting(trace, _BACKWARD))
     marks[is_backward] = Phase.BACKWARD.code
     phases = np.where(operator >= 0, Phase.FORWARD.code, Phase.OTHER.code).astype(np.int8)
     marked = np.where(rows >= 0, outermost(events.parent, marks >= 0)[rows], -1)
     phases[marked >= 0] = marks[marked[marked >= 0]]
     return phases
-
-
-def _with_prefix(trace: Trace, prefix: str) -> list[int]:
-    return [index for index, text in enumerate(trace.strings) if text.startswith(prefix)]
 
 
 def _in_gradient_tape(trace: Trace) -> list[int]:
@@ -428,9 +425,8 @@ def _starts(signals: Signals) -> tuple[Int64, Int64] | None:
 
 def _named(signals: Signals, prefixes: tuple[str, ...]) -> NDArray[np.int64]:
     trace = signals.trace
-    names = [index for index, text in enumerate(trace.strings) if text.startswith(prefixes)]
     is_host = trace.events.kind != EventKind.DEVICE_ANNOTATION
-    return np.flatnonzero(np.isin(trace.events.name, names) & is_host)
+    return np.flatnonzero(is_in(trace.events.name, starting(trace, *prefixes)) & is_host)
 
 
 _OPTIMIZER_STATE = re.compile(

@@ -210,8 +210,7 @@ def _within_window(signals: Signals, rows: Int32, operators: Int32) -> Recomputa
 
 def _are_named(signals: Signals, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     events, strings = signals.trace.events, signals.trace.strings
-    is_operator = events.kind == EventKind.OPERATOR
-    names = distinct(events.name[is_operator]).tolist()
-    matching = [name for name in names if pattern.match(strings[name])]
-    named: NDArray[np.bool_] = is_operator & is_in(events.name, matching)
-    return named
+    rows = signals.trace.rows(EventKind.OPERATOR)
+    names = events.name[rows]
+    matching = [name for name in distinct(names).tolist() if pattern.match(strings[name])]
+    return row_mask(len(events), rows[is_in(names, matching)])

@@ -359,7 +359,7 @@ def _limits(signals: Signals, rows: Int32) -> tuple[float | None, str]:
     found, durations = roofline(signals), signals.trace.events.duration_ns
     entry = np.searchsorted(found.rows, rows)
     is_known = ~np.isnan(found.achievable_ns[entry])
-    is_known &= ~np.isin(signals.trace.operations(rows), list(unpriced_operations(signals)))
+    is_known &= ~is_in(signals.trace.operations(rows), list(unpriced_operations(signals)))
     known, arithmetic_ns = entry[is_known], _arithmetic_ns(signals, rows[is_known])
     known_ns = durations[found.rows[known]]
     if not known_ns.sum() or known_ns.sum() < KNOWN_SHARE * durations[rows].sum():
@@ -380,14 +380,21 @@ def _useful_ns(signals: Signals, rows: Int32) -> Float64:
         for part in excess_work(signals)
         for operation in part.operations
     }
-    ops = signals.trace.operations(rows).tolist() if shares else [-1] * len(rows)
-    share = np.array([shares.get(op, np.inf) for op in ops])
-    durations_ns = signals.trace.events.duration_ns[rows]
-    return np.where(np.isinf(share), np.inf, share * np.maximum(durations_ns, 1))
+    share = _by_operation(signals, rows, shares, np.inf)
+    return share * np.maximum(signals.trace.events.duration_ns[rows], 1)
 
 
 def _arithmetic_ns(signals: Signals, rows: Int32) -> Float64:
     """What the operations of XLA need for all that they compute, also on single elements."""
     needs = {one.operation.op: one.needed_ns for one in operation_needs(signals)}
-    ops = signals.trace.operations(rows).tolist() if needs else [-1] * len(rows)
-    return np.array([needs.get(op, 0.0) for op in ops])
+    return _by_operation(signals, rows, needs, 0.0)
+
+
+def _by_operation(
+    signals: Signals, rows: Int32, values: dict[int, float], default: float
+) -> Float64:
+    """The value of the operation of XLA that each execution runs."""
+    of_operation = np.full(len(signals.trace.hlo.name) + 1, default)  # the last one for none
+    of_operation[list(values)] = list(values.values())
+    found: Float64 = of_operation[signals.trace.operations(rows)]
+    return found

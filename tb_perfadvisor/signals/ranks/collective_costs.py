@@ -14,16 +14,14 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.collectives import (
     Collectives,
     Mask,
     collective_rows_of,
-    describe_collectives,
 )
 from tb_perfadvisor.signals.core.steps.launched_work import owner_by_time
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.ranks.ranks import collectives_of, ranks_of
+from tb_perfadvisor.signals.ranks.ranks import collectives_of, described
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.steps.step_variation import gradient_bytes
 from tb_perfadvisor.trace import EventKind
@@ -289,27 +287,18 @@ def step_messages(signals: Signals, operation: str) -> StepMessages | None:
     slots = collective_rows_of(trace, signals.device.index)
     at = launched_ns(signals, table.row[slots])
     step = step_at(signals, at)
-    operations = np.array(trace.texts(table.operation[slots]), dtype=object)
-    is_incomplete = ((operations == operation) & (table.size_bytes[slots] < 0)) | (
-        (operations == "unknown") & (events.launched_by[table.row[slots]] < 0) & (at >= 0)
-    )
+    is_wanted = trace.is_any_of(table.operation[slots], operation)
+    is_incomplete = is_wanted & (table.size_bytes[slots] < 0)
+    is_unknown = trace.is_any_of(table.operation[slots], "unknown") & (at >= 0)
+    is_incomplete |= is_unknown & (events.launched_by[table.row[slots]] < 0)
     complete = np.ones(signals.steps.count, dtype=bool)
     complete[step[is_incomplete & (step >= 0)]] = False
     complete[_lost_launches(signals)] = False
-    keep = (step >= 0) & (operations == operation)
+    keep = (step >= 0) & is_wanted
     keep[keep] = complete[step[keep]]
     if not keep.any():
         return None
-    return StepMessages(
-        describe_collectives(
-            trace,
-            slots[keep],
-            signals.attribution.intervals[Cause.COMMUNICATION],
-            ranks_of(signals).transfers_of(signals.worker),
-            trace.source.world_size,
-        ),
-        int(complete.sum()),
-    )
+    return StepMessages(described(signals, slots[keep]), int(complete.sum()))
 
 
 def launched_ns(signals: Signals, rows: Int32) -> Int64:

@@ -196,7 +196,6 @@ class _Search:
         self.role = np.zeros(count, dtype=np.uint8)
         self.evidence = np.zeros(count, dtype=np.int32)
         self.texts: dict[str, int] = {"": 0}
-        self.operation = np.array(trace.texts(self.table.operation), dtype=object)
         events = trace.events
         is_host = events.kind[self.table.row] == EventKind.HOST_COLLECTIVE
         around = np.where(is_host, events.parent[self.table.row], -1)
@@ -209,7 +208,7 @@ class _Search:
         self._by_text(self.trace.events.name[self.table.row], _KERNELS, "by the kernel {}")
         self._by_program()
         self._by_enclosing(((Role.TENSOR, _REDISTRIBUTE),), "in {}")
-        stages = np.isin(self.operation, list(_BETWEEN_STAGES)) & (self.role == 0)
+        stages = self.trace.is_any_of(self.table.operation, *_BETWEEN_STAGES) & (self.role == 0)
         self._set(stages, Role.PIPELINE, "messages from rank to rank")
         if not (self.role == _ROLES.index(Role.TENSOR)).any():
             self._by_enclosing(((Role.GRADIENTS, _BACKWARD),), "in the backward pass")
@@ -226,7 +225,7 @@ class _Search:
         operations = _OPERATIONS.get(role)
         if operations is None:
             return np.ones(len(self.role), dtype=bool)
-        return np.isin(self.operation, list(operations))
+        return self.trace.is_any_of(self.table.operation, *operations)
 
     def _by_enclosing(self, patterns: tuple[tuple[Role, str], ...], text: str) -> None:
         """Assign the role of the innermost enclosing event whose name has one."""
@@ -264,7 +263,8 @@ class _Search:
         fits = roles > 0
         for role, operations in _OPERATIONS.items():
             of_role = np.flatnonzero(roles == _ROLES.index(role))
-            fits[of_role] = np.isin(self.operation[rows[of_role]], list(operations))
+            named = self.table.operation[rows[of_role]]
+            fits[of_role] = self.trace.is_any_of(named, *operations)
         self.role[rows[fits]] = roles[fits]
         for name, places in places_by_value(names[fits]):
             shown = text.format(f"`{_shown(self.trace.strings[name])}`")
@@ -275,14 +275,12 @@ class _Search:
         """Assign what the embedded program says that each collective carries."""
         hlo, text = self.trace.hlo, self.trace.text
         operations = self.trace.operations(self.table.row)
-        carried = {
-            op: self.carried.get((text(int(hlo.module[op])), text(int(hlo.name[op]))))
-            for op in distinct(operations[operations >= 0]).tolist()
-        }
-        for place, op in enumerate(operations.tolist()):
-            carries = carried.get(op)
-            if carries is not None and not self.role[place]:
-                self._set(np.array([place]), _CARRIED[carries], f"{carries.value}, by the program")
+        rows = np.flatnonzero((operations >= 0) & (self.role == 0))
+        by_operation = [(op, rows[places]) for op, places in places_by_value(operations[rows])]
+        for op, places in sorted(by_operation, key=lambda found: int(found[1][0])):
+            carries = self.carried.get((text(int(hlo.module[op])), text(int(hlo.name[op]))))
+            if carries is not None:
+                self._set(places, _CARRIED[carries], f"{carries.value}, by the program")
 
     def _like_others(self) -> None:
         """Collectives without a launch are for what all others of their kind are for."""
@@ -292,7 +290,8 @@ class _Search:
             opened = places[is_open[places]]
             known = distinct(self.role[places[~is_open[places]]]).tolist()
             if opened.size and len(known) == 1 and known[0]:
-                text = f"like the other {self.operation[first[index]]}s"
+                operation = self.trace.text(int(self.table.operation[first[index]]))
+                text = f"like the other {operation}s"
                 self._set(opened, _ROLES[known[0]], text)
 
     def _by_ddp(self) -> None:

@@ -298,7 +298,7 @@ def copies_of_gradients(signals: Signals) -> Int32:
     rows = rows[np.argsort(events.start_ns[events.launched_by[rows]], kind="stable")]
     within = trace.copies.direction == CopyDirection.DEVICE_TO_DEVICE
     is_copy = is_in(rows, trace.copies.row[within])
-    reduces = np.array(trace.texts(trace.collectives.operation), dtype=object) == "all-reduce"
+    reduces = trace.is_any_of(trace.collectives.operation, "all-reduce")
     is_reduced = is_in(rows, trace.collectives.row[reduces])
     # What is no copy begins a series, to which the copies after it belong.
     series = np.cumsum(~is_copy)
@@ -313,7 +313,7 @@ def gathered_once(signals: Signals) -> int | None:
     """The number of gathers of sharded parameters; None if any is in a backward pass."""
     trace, table = signals.trace, signals.trace.collectives
     launch = trace.events.launched_by[table.row]
-    gathers = np.array(trace.texts(table.operation), dtype=object) == "all-gather"
+    gathers = trace.is_any_of(table.operation, "all-gather")
     gathers &= collective_roles(signals).is_for(Role.SHARDS) & (launch >= 0)
     if not gathers.any() or in_backward(trace, launch[gathers]).any():
         return None

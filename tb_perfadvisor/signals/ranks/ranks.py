@@ -8,9 +8,16 @@ from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.causes import Cause
-from tb_perfadvisor.signals.core.collectives import LEFT_TOGETHER, Collectives, find_collectives
+from tb_perfadvisor.signals.core.collectives import (
+    LEFT_TOGETHER,
+    Collectives,
+    collective_rows_of,
+    describe_collectives,
+    shortest_over_devices,
+)
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.matching import Clocks, Matched, align_clocks, match_collectives
 from tb_perfadvisor.signals.ranks.rank_summary import collectives_kept, summarize
@@ -184,11 +191,22 @@ def _reduce(run: Run, workers: Sequence[Signals]) -> Ranks:
 @memoized
 def collectives_of(signals: Signals) -> Collectives:
     """The collectives of a rank's used steps, with what its other ranks tell of them."""
-    return find_collectives(
+    keep = collective_rows_of(signals.trace, signals.device.index)
+    return described(signals, keep[signals.steps.owner[signals.trace.collectives.row[keep]] >= 0])
+
+
+def described(signals: Signals, keep: NDArray[np.intp]) -> Collectives:
+    """Some collectives, by rows of their table, with what the other ranks tell of them."""
+    return describe_collectives(
         signals.trace,
-        signals.device.index,
+        keep,
         signals.attribution.intervals[Cause.COMMUNICATION],
-        signals.steps.owner >= 0,
         ranks_of(signals).transfers_of(signals.worker),
-        signals.trace.source.world_size,
+        shortest_durations(signals),
     )
+
+
+@memoized
+def shortest_durations(signals: Signals) -> Int64:
+    """The shortest duration of each collective over the devices of the process, or -1."""
+    return shortest_over_devices(signals.trace)

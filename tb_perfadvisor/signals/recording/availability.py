@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Look
@@ -140,8 +139,7 @@ def _knows_precision(signals: Signals) -> bool:
 
 def _sizes_all_to_alls(signals: Signals) -> bool:
     table = signals.trace.collectives
-    operation = signals.trace.texts(table.operation)
-    sent = table.sent_bytes[np.array(operation, dtype=object) == "all-to-all"]
+    sent = table.sent_bytes[signals.trace.is_any_of(table.operation, "all-to-all")]
     return bool((sent >= 0).any()) or len(sent) == 0
 
 

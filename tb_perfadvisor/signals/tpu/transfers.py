@@ -28,7 +28,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.hlo_text import Instruction, Shape, parse_instruction
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, stable_order
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -59,11 +59,11 @@ class AsyncPairs(Struct, frozen=True):
 def async_pairs(signals: Signals) -> AsyncPairs:
     """Every execution of a done operation in the used window, with its start."""
     trace, events = signals.trace, signals.trace.events
-    table = trace.hlo_events
-    rows = np.intersect1d(table.row, work_rows(signals), assume_unique=True)
-    op = trace.by_event(table.row, table.op, -1)[rows]
+    rows = work_rows(signals)
+    rows = rows[is_in(rows, trace.hlo_events.row)]
+    op = trace.operations(rows)
     # Rows are in order of start, and the stable sort keeps that order within each operation.
-    order = np.argsort(op, kind="stable")
+    order = stable_order(op)
     ordered = op[order]
     wanted = _asynchronous(signals)
     begin, end = (np.searchsorted(ordered, wanted, side).tolist() for side in ("left", "right"))

@@ -50,7 +50,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.operator_work import Extent, Operands, operands_of
 from tb_perfadvisor.signals.work.roofline import MIN_KERNEL_NS
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, places_by_value
+from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 _LARGEST_KERNEL = 64
@@ -491,28 +491,32 @@ def _traffic(
     The second result tells whether each fused kernel is estimated.
     """
     known: dict[tuple[bytes, bool], FusedTraffic] = {}
-    parts: list[tuple[FusedTraffic, bool]] = []
+    parts: list[FusedTraffic] = []
     kernel = np.full(len(kinds), -1, dtype=np.int64)
     now = np.zeros(len(kinds))
-    count = 0
     fusible = np.flatnonzero(is_in(sequence, distinct(sequence[kinds >= _FIRST_KIND])))
-    for _, members in places_by_value(sequence[fusible]):
-        places = fusible[members]
-        chosen, by_time = kinds[places], bool(is_estimated[places[0]])
-        key = chosen.tobytes(), by_time
-        if key not in known:
-            pieces = (operands[kind] for kind in chosen.tolist())
-            known[key] = fused_traffic(pieces, estimated=by_time)
-        part = known[key]
-        parts.append((part, by_time))
-        kernel[places] = np.where(part.kernel >= 0, part.kernel + count, -1)
-        now[places] = part.now_bytes
-        count += len(part.fused_bytes)
+    order = fusible[np.argsort(sequence[fusible], kind="stable")]
+    ordered, raw = kinds[order], kinds[order].tobytes()
+    begins = np.flatnonzero(np.append(True, np.diff(sequence[order])))[: len(order)]
+    by_time = is_estimated[order[begins]]
+    width, edges = kinds.itemsize, [*begins.tolist(), len(order)]
+    # There may be a sequence for every few operators.
+    for begin, end, estimated in zip(edges, edges[1:], by_time.tolist(), strict=False):
+        key = raw[begin * width : end * width], estimated
+        part = known.get(key)
+        if part is None:
+            pieces = (operands[kind] for kind in ordered[begin:end].tolist())
+            part = known[key] = fused_traffic(pieces, estimated=estimated)
+        parts.append(part)
 
     def joined(column: Callable[[FusedTraffic], Float64 | Int64]) -> Float64:
-        return np.concatenate([np.empty(0), *(column(part) for part, _ in parts)])
+        return np.concatenate([np.empty(0), *map(column, parts)])
 
-    sizes = [len(part.fused_bytes) for part, _ in parts]
+    counts = np.array([len(part.fused_bytes) for part in parts], dtype=np.int64)
+    of_part = joined(lambda part: part.kernel).astype(np.int64)
+    before = np.repeat(np.cumsum(counts) - counts, np.diff(edges))
+    kernel[order] = np.where(of_part >= 0, of_part + before, -1)
+    now[order] = joined(lambda part: part.now_bytes)
     return (
         FusedTraffic(
             kernel,
@@ -521,7 +525,7 @@ def _traffic(
             joined(lambda part: part.strict_bytes),
             joined(lambda part: part.launches).astype(np.int64),
         ),
-        np.repeat(np.array([by_time for _, by_time in parts], dtype=bool), sizes),
+        np.repeat(by_time, counts),
     )
 
 

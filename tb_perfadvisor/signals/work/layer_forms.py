@@ -356,8 +356,7 @@ def _is_32_bit(signals: Signals, rows: Int32) -> bool:
     if len(known):
         return float((known == Precision.BITS_32).mean()) > 0.9
     models = [model for model in _models(signals) if model.number("parameters")]
-    casts = [n for n, name in enumerate(trace.strings) if name == "aten::_to_copy"]
-    has_casts = int(is_in(trace.events.name, casts).sum()) > len(rows) // 4
+    has_casts = int(trace.is_any_of(trace.events.name, "aten::_to_copy").sum()) > len(rows) // 4
     return (
         bool(models)
         and not has_casts

@@ -22,7 +22,6 @@ from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.exposed_communication import copies_of_gradients, gathered_once
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
-from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.names import GENERATED_FILE, GENERATED_KERNEL
 
 
@@ -530,10 +529,10 @@ def _backward_kernels(trace: Trace) -> str:
 
     `dgrad` proves nothing: a transposed convolution of a forward pass runs such kernels.
     """
-    names, count = np.unique(trace.events.name[trace.kernels.row], return_counts=True)
-    for name, times in zip(names.tolist(), count.tolist(), strict=True):
+    count = np.bincount(trace.events.name[trace.kernels.row])
+    for name in np.flatnonzero(count).tolist():
         if "backward" in trace.strings[name].lower():
-            return _seen(trace.strings[name], times)
+            return _seen(trace.strings[name], int(count[name]))
     return ""
 
 
@@ -553,8 +552,8 @@ def _features(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
         yield Part.GATHERED_ONCE, f"{once:,} all-gathers, none of them in a backward pass"
     yield from _copies_to_device(signals)
     yield from _new_shapes(signals)
-    decisions = [i for i, text in enumerate(trace.strings) if text in _DECISIONS]
-    count = int(is_in(trace.events.name[trace.rows(EventKind.OPERATOR)], decisions).sum())
+    names = trace.events.name[trace.rows(EventKind.OPERATOR)]
+    count = int(trace.is_any_of(names, *_DECISIONS).sum())
     if _FEWEST_OPERATORS <= len(trace.rows(EventKind.LAUNCH)) < _FEWEST_BETWEEN * count:
         yield Part.DECISIONS, f"{count:,} × {' or '.join(_DECISIONS)}"
     if Part.OPTIMIZER not in facts and (updates := _updates(signals)):
@@ -564,8 +563,7 @@ def _features(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
         yield Part.LOADER_WORKERS, f"one batch in {every:,} is late"
     table = trace.collectives
     of_gradients = collective_roles(signals).is_for(Role.GRADIENTS, Role.SHARDS)
-    is_reducing = [text in _REDUCING for text in trace.texts(table.operation)]
-    reduces = of_gradients & np.array(is_reducing, dtype=bool)
+    reduces = of_gradients & trace.is_any_of(table.operation, *_REDUCING)
     narrow = sum(dtype.lower() in _NARROW for dtype in trace.texts(table.dtype[reduces]))
     if 2 * narrow > reduces.sum():
         yield Part.GRADIENTS_16_BIT, f"{narrow:,} of {reduces.sum():,} collectives of gradients"
@@ -574,9 +572,8 @@ def _features(signals: Signals, facts: Facts) -> Iterator[tuple[Part, str]]:
 def _new_shapes(signals: Signals) -> Iterator[tuple[Part, str]]:
     """Whether products of later steps often have shapes that no earlier one had."""
     trace, table = signals.trace, signals.trace.operators
-    named = [i for i, text in enumerate(trace.strings) if text in _PRODUCTS]
     step, name = signals.steps.owner[table.row], trace.events.name[table.row]
-    kept = (table.shapes >= 0) & (step >= 0) & is_in(name, named)
+    kept = (table.shapes >= 0) & (step >= 0) & trace.is_any_of(name, *_PRODUCTS)
     examined = trace.facts.examined
     if not kept.any() and examined is not None and examined.new_shapes > _FEW_NEW:
         yield Part.NEW_SHAPES, f"{examined.new_shapes:.0%} of products have new shapes in each step"

@@ -392,7 +392,7 @@ def owner_by_time(start_ns: Int64, end_ns: Int64, at_ns: Int64) -> Int64:
 
     Windows are in order.
     """
-    window = last_before(start_ns, at_ns)
-    inside: NDArray[np.bool_] = (window >= 0) & (at_ns < end_ns[np.maximum(window, 0)])
-    owner: Int64 = np.where(inside, window, -1)
+    owner = last_before(start_ns, at_ns)
+    if len(end_ns):
+        owner[at_ns >= end_ns[owner]] = -1
     return owner

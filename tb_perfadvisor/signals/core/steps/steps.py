@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.signals.core.steps.launched_work import (
-    UNKNOWN,
     LaunchedWork,
     launched_work,
     owner_by_time,
@@ -52,6 +51,7 @@ from tb_perfadvisor.signals.core.steps.windows import (
 )
 from tb_perfadvisor.soundness.ranges import BACKWARD, UPDATE
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
+from tb_perfadvisor.trace.integer_groups import row_mask
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _FEWEST = 2
@@ -286,16 +286,17 @@ def _owners(
     `host` and `device` are start and end of their windows.
     """
     events = trace.events
-    owner = owner_by_time(*host, events.start_ns)
-    on_device = np.flatnonzero(trace.tracks.kind[events.track] != TrackKind.HOST_THREAD)
-    launch = events.launched_by[on_device]
-    by_launch = owner_by_time(*host, np.where(launch >= 0, events.start_ns[launch], UNKNOWN))
-    by_time = owner_by_time(*device, events.start_ns[on_device])
-    owner[on_device] = np.where(launch >= 0, by_launch, by_time)
+    owners = np.empty(len(events), dtype=np.int32)
     known = work.launched_ns >= 0
-    owner[work.rows[known]] = owner_by_time(*host, work.launched_ns[known])
-    owner[work.rows[~known]] = owner_by_time(*device, events.start_ns[work.rows[~known]])
-    owners = owner.astype(np.int32)
+    owners[work.rows[known]] = owner_by_time(*host, work.launched_ns[known])
+    owners[work.rows[~known]] = owner_by_time(*device, events.start_ns[work.rows[~known]])
+    is_other = ~row_mask(len(events), work.rows)
+    is_launched = events.launched_by >= 0
+    on_host = trace.tracks.kind[events.track] == TrackKind.HOST_THREAD
+    launched = np.flatnonzero(is_other & is_launched & ~on_host)
+    owners[launched] = owner_by_time(*host, events.start_ns[events.launched_by[launched]])
+    for windows, rows in ((host, is_other & on_host), (device, is_other & ~on_host & ~is_launched)):
+        owners[rows] = owner_by_time(*windows, events.start_ns[rows])
     owners.setflags(write=False)
     return owners
 
