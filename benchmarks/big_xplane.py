@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import xplane_seeds as seeds
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 
 # Stats with ids that must differ between copies.
 _NUMBERED = frozenset(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 
 _US = 1_000_000  # in picoseconds
 _CONTEXT_TPU_LAUNCH = 12

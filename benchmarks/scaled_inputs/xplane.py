@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scaled_inputs.dimension import KERNEL, SESSION, STEPS, Write
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 
 _MOST_PLANES = 4_000
 """More are refused."""

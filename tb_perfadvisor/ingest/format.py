@@ -36,13 +36,11 @@ traces if a file holds several documents."""
 
 
 class Slicing(Struct, frozen=True):
-    """How one file is decoded in several processes."""
+    """How one file is decoded in several processes, or as many threads."""
 
     executor: Executor
     processes: int
     """How many it has."""
-    least_bytes: int = 80_000_000
-    """A smaller file is decoded here before processes have started."""
     piece_bytes: int = 4_000_000
     """What a process gets at a time: it takes longer than handing it over, and fits the memory."""
 
@@ -109,7 +107,9 @@ class Format(Struct, frozen=True):
     reader: Callable[[], Reader]
     """Imports the reader, which takes as long as reading a small file."""
     slicing_reader: Callable[[Slicing], Reader] | None = None
-    """A reader that lets several processes decode a file; None if there is none."""
+    """A reader that lets several processes or threads decode a file; None if there is none."""
+    least_sliced_bytes: int = 0
+    """A smaller file is decoded here before processes have started."""
     sniff: Callable[[bytes, bool], Sniffed | None] | None = None
     """Recognizes the inflated beginning of a file; told whether the name claims a trace. None for
     formats whose name is proof enough."""

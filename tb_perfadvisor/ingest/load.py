@@ -325,7 +325,8 @@ def load_worker(
         rank=files[0].rank,
     )
     format = format_of(recorded.format)
-    if format.slicing_reader and slicing and _inflated_bytes(files[0]) >= slicing.least_bytes:
+    is_large = _inflated_bytes(files[0]) >= format.least_sliced_bytes
+    if format.slicing_reader and slicing and is_large:
         read = format.slicing_reader(slicing)
     else:
         read = format.reader()

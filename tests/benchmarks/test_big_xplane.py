@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import big_xplane
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.trace import EventKind, Source, Trace
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING, HloProto
 from tests.fuzz.values import INTEGERS, NUMBERS, TEXTS
 
 _PROGRAM_SHARE = 0.4

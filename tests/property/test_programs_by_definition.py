@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto
+from tb_perfadvisor.ingest.xspace.decode.messages import HloProto
 from tb_perfadvisor.ingest.xspace.interpret.hlo.fused_operations import (
     Transpositions,
     fused_operations,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto
+from tb_perfadvisor.ingest.xspace.decode.messages import HloProto
 
 F32, BF16 = 11, 16  # PrimitiveType in xla_data.proto
 

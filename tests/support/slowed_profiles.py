@@ -6,7 +6,7 @@ import gzip
 import json
 from pathlib import Path
 
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 
 
 def slowed(source: Path, target: Path, factor: float) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.trace import EventKind, Source, Trace
 

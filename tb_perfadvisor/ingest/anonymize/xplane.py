@@ -11,9 +11,8 @@ from google.protobuf.message import DecodeError
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.anonymize.names import Names
 from tb_perfadvisor.ingest.files.budget import Budget
-from tb_perfadvisor.ingest.xspace.decode.hlo_proto import decode_program
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING, decode_program
 from tb_perfadvisor.ingest.xspace.decode.stats import USED_OF_KINDS
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
 
 _STREAM: Final = re.compile(r"Stream #")
 _HLO_PROTO: Final = "Hlo Proto"

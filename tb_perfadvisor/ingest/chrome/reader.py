@@ -37,7 +37,7 @@ from tb_perfadvisor.ingest.chrome.schema import TEXTS, ChromeEvent
 from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.json_trace.document import Document, Text, damage_notes, open_document
 from tb_perfadvisor.ingest.json_trace.recognition import foreign_error
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.trace import Device, Source, Trace

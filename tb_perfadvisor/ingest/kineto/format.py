@@ -267,13 +267,7 @@ def _capture(traces: list[_Trace], run: str) -> Capture:
     return make_capture(run, session, "kineto", files)
 
 
-def _reader() -> Reader:
-    from tb_perfadvisor.ingest.kineto.reader import read_kineto
-
-    return reader_of_documents(read_kineto)
-
-
-def _slicing_reader(slicing: Slicing) -> Reader:
+def _reader(slicing: Slicing | None = None) -> Reader:
     from tb_perfadvisor.ingest.kineto.reader import read_kineto
 
     return reader_of_documents(partial(read_kineto, slicing=slicing))
@@ -286,6 +280,7 @@ KINETO = Format(
     sniff=_sniff,
     group=_group,
     reader=_reader,
-    slicing_reader=_slicing_reader,
+    slicing_reader=_reader,
+    least_sliced_bytes=80_000_000,
     framework="pytorch",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -11,6 +12,7 @@ from tb_perfadvisor.ingest.format import (
     FoundFile,
     Grouped,
     Reader,
+    Slicing,
     by_session,
     host_capture,
     reader_of_one_file,
@@ -29,10 +31,10 @@ def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
     return replace(earlier, captures=(*earlier.captures, *captures))
 
 
-def _reader() -> Reader:
+def _reader(slicing: Slicing | None = None) -> Reader:
     from tb_perfadvisor.ingest.xspace.reader import read_xplane
 
-    return reader_of_one_file(read_xplane)
+    return reader_of_one_file(partial(read_xplane, threads=slicing.processes if slicing else 0))
 
 
 XPLANE = Format(
@@ -41,6 +43,7 @@ XPLANE = Format(
     claims=lambda path: path.endswith(_SUFFIX),
     group=_group,
     reader=_reader,
+    slicing_reader=_reader,
     owns_sessions=True,
     is_read_by_profile_tab=True,
 )

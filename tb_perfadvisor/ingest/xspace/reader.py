@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import BinaryIO, Final
 
 from msgspec.structs import replace
@@ -65,15 +67,16 @@ def looks_like_xplane(head: bytes) -> bool:
     return looks_like_plane(head)
 
 
-def read_xplane(stream: BinaryIO, source: Source) -> Trace:
+def read_xplane(stream: BinaryIO, source: Source, threads: int = 0) -> Trace:
     """Read the profile of one host.
 
     The stream is the `*.xplane.pb`. It is read plane by plane if it is seekable. A truncated file
     is read up to its end. `source` has path, run, session and host; the other fields are filled in
-    here.
+    here. `threads` decode the events beside this one, which finds them.
     """
-    file = FileReader(stream, where=source.path)
-    return _Reader(file, read_space(file, where=source.path), source).read()
+    with ThreadPoolExecutor(threads) if threads else nullcontext() as executor:
+        file = FileReader(stream, where=source.path, executor=executor, blocks=1 + threads)
+        return _Reader(file, read_space(file, where=source.path), source).read()
 
 
 class _Reader:

@@ -14,7 +14,7 @@ import pytest
 from tb_perfadvisor import api
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.anonymize.files import anonymize_file
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 from tb_perfadvisor.report.report import Report
 from tests.support.command import DEMO
 from tests.support.hlo_programs import HloProto

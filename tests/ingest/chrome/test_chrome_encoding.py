@@ -13,7 +13,7 @@ from tb_perfadvisor.ingest.chrome.encoding import (
     one_message_field,
     varint_field,
 )
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 # Numbers of every varint length, which a uniform distribution would hardly contain.

@@ -12,7 +12,7 @@ import pytest
 from tb_perfadvisor.errors import PerfAdvisorError, UnreadableProfileError
 from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.xspace.decode import space
-from tb_perfadvisor.ingest.xspace.decode.hlo_proto import decode_program
+from tb_perfadvisor.ingest.xspace.decode.messages import decode_program
 from tb_perfadvisor.ingest.xspace.interpret.hlo.programs import Programs
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.trace import Trace

@@ -12,7 +12,7 @@ from msgspec.structs import fields
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.xspace.decode import events
 from tb_perfadvisor.ingest.xspace.decode.file_reader import FileReader
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.trace import Trace
 from tests.support.xspaces import SOURCE, Drawing, Reference, field
@@ -65,11 +65,21 @@ def test_drawn_file_has_every_kind_of_field() -> None:
     assert int((WHOLE.events.launched_by >= 0).sum()) == 40
 
 
+@pytest.mark.parametrize("threads", [0, 1, 3])
 @pytest.mark.parametrize("block_bytes", [1, 50, 300, 5000])
-def test_blocks_of_any_size(block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_any_size_and_any_number_of_threads(
+    block_bytes: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(events, "_BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(events, "_CHUNK", 3)
-    same(drawn().read(), WHOLE)
+    same(read_xplane(io.BytesIO(drawn().bytes()), SOURCE, threads), WHOLE)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_threads_keep_the_budget(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_ITEMS_OF_EVENT", 10**6)
+    with pytest.raises(UnreadableProfileError, match="hold more than"):
+        read_xplane(io.BytesIO(drawn().bytes()), SOURCE, threads)
 
 
 def test_a_file_on_disk(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto
+from tb_perfadvisor.ingest.xspace.decode.messages import HloProto
 from tb_perfadvisor.ingest.xspace.interpret import tpu_planes
 from tb_perfadvisor.trace import Precision, Trace
 from tests.support.hlo_programs import BF16, F32, instruction, shaped

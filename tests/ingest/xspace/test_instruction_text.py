@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto
+from tb_perfadvisor.ingest.xspace.decode.messages import HloProto
 from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import instruction_line
 from tests.support.hlo_programs import instruction, shaped
 

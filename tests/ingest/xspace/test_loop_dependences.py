@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto
+from tb_perfadvisor.ingest.xspace.decode.messages import HloProto
 from tb_perfadvisor.ingest.xspace.interpret.hlo.fused_operations import known_before_loop
 from tests.support.hlo_programs import added
 

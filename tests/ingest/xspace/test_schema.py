@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pool
 
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 from tests.support.tensorflow_classes import as_tensorflow_reads, needs_tensorflow
 from tests.support.xspaces import Drawing
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto
+from tb_perfadvisor.ingest.xspace.decode.messages import HloProto
 from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import source_line
 from tests.support.hlo_programs import added
 

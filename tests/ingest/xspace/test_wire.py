@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tb_perfadvisor.ingest.xspace.decode import wire
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 
 
 def test_varints_of_one_two_and_ten_bytes() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.api import analyze, load
 from tb_perfadvisor.ingest.files.budget import Budget
-from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto, decode_program
+from tb_perfadvisor.ingest.xspace.decode.messages import HloProto, decode_program
 from tb_perfadvisor.ingest.xspace.interpret.hlo.programs import planned_memory
 from tb_perfadvisor.signals import Signals, reference_worker
 from tb_perfadvisor.signals.device.memory_use import MemoryPart, program_memory

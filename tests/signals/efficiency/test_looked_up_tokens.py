@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.ingest.xspace.decode.hlo_proto import HloProto
+from tb_perfadvisor.ingest.xspace.decode.messages import HloProto
 from tb_perfadvisor.signals import Options, Signals
 from tb_perfadvisor.signals.efficiency.utilization import throughput
 from tb_perfadvisor.testing import run_of

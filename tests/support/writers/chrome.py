@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 from tb_perfadvisor.trace import Trace
 from tests.support.writers.xplane import write_xplane
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -192,7 +194,7 @@ class _LineDecoder:
         self._stats: dict[frozenset[str], StatDecoder] = {}
         self._heads: list[LineHead] = []
         self._ends: list[int] = []
-        self._parts: list[EventPart] = []
+        self._chunks: list[tuple[StatDecoder, Future[tuple[EventPart, StatDecoder, int]]]] = []
         self._count = 0
         self._broken_events = 0
         self._damaged_lines = 0
@@ -293,43 +295,21 @@ class _LineDecoder:
 
     def _add_events(self, spans: wire.Slices, stats: StatDecoder) -> None:
         for begin in range(0, len(spans), _CHUNK):
-            self._add_chunk(spans.select(slice(begin, begin + _CHUNK)), stats)
-
-    def _add_chunk(self, spans: wire.Slices, decoder: StatDecoder) -> None:
-        columns = {tag: np.zeros(len(spans), dtype=np.int64) for tag in _COLUMNS}
-        # An empty event has no time.
-        is_timed = spans.end > spans.begin
-        leading, at = wire.leading(spans, _COLUMNS)
-        for tag, part in zip(_COLUMNS, leading, strict=True):
-            columns[tag][part.row] = part.value.view(np.int64)
-        rest = wire.Slices(spans.buffer, at, spans.end)
-        odd, at = decoder.walk(rest, _STATS << 3 | wire.DELIMITED, self._count)
-        for part in wire.walk(wire.Slices(spans.buffer, at, spans.end[odd])):
-            row, tags = odd[part.row], part.word.astype(np.uint8)
-            for tag, column in columns.items():
-                column[row[tags == tag]] = part.value[tags == tag].view(np.int64)
-            # An event with a count instead of an offset aggregates many events and has no time.
-            is_timed[row[tags == (_OCCURRENCES << 3 | wire.VARINT)]] = False
-            is_stat = tags == (_STATS << 3 | wire.DELIMITED)
-            stats = wire.Slices(spans.buffer, part.begin[is_stat], part.rest[is_stat])
-            decoder.add(row[is_stat], stats, self._count)
-        self._count += len(spans)
-        self._file.budget.keep(_ITEMS_OF_EVENT * len(spans))
-        kind, offset, duration = columns.values()
-        is_sound = (offset > -_TIME_LIMIT) & (offset < _TIME_LIMIT)
-        is_sound &= (duration >= 0) & (duration < _TIME_LIMIT)
-        self._broken_events += int((~is_sound).sum())
-        # Round start and end down alike, so that nested events stay nested.
-        start_ns = offset // _PS_PER_NS
-        end_ns = (offset + np.where(is_sound, duration, 0)) // _PS_PER_NS
-        has_time = is_sound & is_timed
-        self._parts.append(
-            EventPart(kind, start_ns, end_ns - start_ns, None if has_time.all() else has_time)
-        )
+            chunk = spans.select(slice(begin, begin + _CHUNK))
+            decode = partial(_decode_chunk, chunk, stats.part(), self._count)
+            self._chunks.append((stats, self._file.work(decode)))
+            self._count += len(chunk)
+            self._file.budget.keep(_ITEMS_OF_EVENT * len(chunk))
 
     def finish(self) -> DecodedLines:
         """The lines, with the events that have a time."""
-        parts, self._parts = self._parts, []
+        parts = []
+        for stats, chunk in self._chunks:
+            part, decoded, broken_events = chunk.result()
+            parts.append(part)
+            stats.take(decoded)
+            self._broken_events += broken_events
+        self._chunks.clear()
         ends = np.array(self._ends, dtype=np.int64)
         timestamp_ns = np.array([head.timestamp_ns for head in self._heads], dtype=np.int64)
         is_impossible = np.abs(timestamp_ns) >= _TIME_LIMIT
@@ -357,6 +337,42 @@ class _LineDecoder:
             broken_events=self._broken_events,
             damaged_lines=self._damaged_lines,
         )
+
+
+def _decode_chunk(
+    spans: wire.Slices, decoder: StatDecoder, first: int
+) -> tuple[EventPart, StatDecoder, int]:
+    """Decode consecutive events, of which `first` is the number of the first.
+
+    Returns them, the decoder with their stats, and how many have impossible times.
+    """
+    columns = {tag: np.zeros(len(spans), dtype=np.int64) for tag in _COLUMNS}
+    # An empty event has no time.
+    is_timed = spans.end > spans.begin
+    leading, at = wire.leading(spans, _COLUMNS)
+    for tag, part in zip(_COLUMNS, leading, strict=True):
+        columns[tag][part.row] = part.value.view(np.int64)
+    rest = wire.Slices(spans.buffer, at, spans.end)
+    odd, at = decoder.walk(rest, _STATS << 3 | wire.DELIMITED, first)
+    for part in wire.walk(wire.Slices(spans.buffer, at, spans.end[odd])):
+        row, tags = odd[part.row], part.word.astype(np.uint8)
+        for tag, column in columns.items():
+            column[row[tags == tag]] = part.value[tags == tag].view(np.int64)
+        # An event with a count instead of an offset aggregates many events and has no time.
+        is_timed[row[tags == (_OCCURRENCES << 3 | wire.VARINT)]] = False
+        is_stat = tags == (_STATS << 3 | wire.DELIMITED)
+        stats = wire.Slices(spans.buffer, part.begin[is_stat], part.rest[is_stat])
+        decoder.add(row[is_stat], stats, first)
+    kind, offset, duration = columns.values()
+    is_sound = (offset > -_TIME_LIMIT) & (offset < _TIME_LIMIT)
+    is_sound &= (duration >= 0) & (duration < _TIME_LIMIT)
+    # Round start and end down alike, so that nested events stay nested.
+    start_ns = offset // _PS_PER_NS
+    end_ns = (offset + np.where(is_sound, duration, 0)) // _PS_PER_NS
+    has_time = is_sound & is_timed
+    timed = None if has_time.all() else has_time
+    events = EventPart(kind, start_ns, end_ns - start_ns, timed)
+    return events, decoder, int((~is_sound).sum())
 
 
 # Few enough that the columns of a batch stay in the processor's cache.

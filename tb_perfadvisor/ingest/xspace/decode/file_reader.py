@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import os
-from typing import Any, BinaryIO, Final
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, wait
+from typing import Any, BinaryIO, Final, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -12,6 +15,8 @@ from msgspec import Struct
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.xspace.decode import wire
+
+T = TypeVar("T")
 
 _MAX_HEADER_BYTES: Final = 2 * wire.MAX_VARINT_BYTES
 _WINDOW_BYTES: Final = 8 << 10
@@ -36,8 +41,13 @@ class Field(Struct, frozen=True):
 class FileReader:
     """Reads parts of a stream."""
 
-    def __init__(self, stream: BinaryIO, *, where: str) -> None:
-        """Determine the size of the stream; a stream that is not seekable is read entirely."""
+    def __init__(
+        self, stream: BinaryIO, *, where: str, executor: Executor | None = None, blocks: int = 1
+    ) -> None:
+        """Determine the size of the stream; a stream that is not seekable is read entirely.
+
+        Threads of the executor work on some blocks, while this one reads further ones.
+        """
         # Local files and fsspec's files have `readinto`; other streams may not.
         can_seek = stream.seekable() and hasattr(stream, "readinto")
         self._stream: Any = stream if can_seek else io.BytesIO(stream.read())
@@ -45,7 +55,9 @@ class FileReader:
         self.size: int = self._stream.seek(0, os.SEEK_END)
         self.budget = Budget(where, self.size)
         """What the reader may keep of the file."""
-        self._block = bytearray()
+        self._blocks: deque[tuple[bytearray, list[Future[Any]]]] = deque()
+        self._blocks.extend((bytearray(), []) for _ in range(blocks))
+        self._executor = executor
         self._window_at = 0
         self._window = b""
 
@@ -77,16 +89,30 @@ class FileReader:
     def block(self, begin: int, end: int) -> wire.Bytes:
         """The bytes as a padded buffer, which the next call overwrites.
 
-        All blocks share one buffer, because new memory pages cost as much as decoding a block.
+        Blocks share buffers, because new memory pages cost as much as decoding a block. A buffer
+        that threads work on is waited for.
         """
         size = end - begin
-        if len(self._block) < size + len(wire.PADDING):
-            self._block = bytearray(size + len(wire.PADDING))
-        view = memoryview(self._block)
+        block, work = self._blocks.popleft()
+        wait(work)
+        if len(block) < size + len(wire.PADDING):
+            block = bytearray(size + len(wire.PADDING))
+        self._blocks.append((block, []))
+        view = memoryview(block)
         self._stream.seek(begin)
         self._check(self._stream.readinto(view[:size]), size)
         view[size : size + len(wire.PADDING)] = wire.PADDING
-        return np.frombuffer(self._block, dtype=np.uint8, count=size + len(wire.PADDING))
+        return np.frombuffer(block, dtype=np.uint8, count=size + len(wire.PADDING))
+
+    def work(self, function: Callable[[], T]) -> Future[T]:
+        """Call a function on the latest block, in a thread if there are any."""
+        future: Future[T] = Future()
+        if self._executor is None:
+            future.set_result(function())
+        else:
+            future = self._executor.submit(function)
+            self._blocks[-1][1].append(future)
+        return future
 
     def text(self, field: Field) -> str:
         """The payload of a field as text."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from enum import IntEnum
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xspace.decode import wire
@@ -168,6 +170,21 @@ class StatDecoder:
         """Of the name of each stat; several may have the same one."""
         self._texts = texts
         self._parts: dict[str, list[StatPart]] = {}
+
+    def part(self) -> StatDecoder:
+        """A decoder of the same stats, whose results another thread can make: see `take`."""
+        made = copy(self)
+        made._texts, made._parts = Texts(), {}
+        return made
+
+    def take(self, other: StatDecoder) -> None:
+        """Add what a part has decoded, after all that was decoded before."""
+        index = np.array([self._texts.index(raw) for raw in other._texts.raw], dtype=np.uint64)
+        for name, parts in other._parts.items():
+            self._parts.setdefault(name, []).extend(
+                replace(part, value=index[part.value]) if part.field in _INLINE else part
+                for part in parts
+            )
 
     def walk(self, spans: wire.Slices, tag: int, first: int = 0) -> tuple[Int64, Int64]:
         """Decode the plain stats at the start of messages.

@@ -14,31 +14,16 @@ ends where a record ends. So the run is divided into stretches that are walked i
 array operations. Each walk starts a little before its stretch. Where a walk leaves its stretch,
 the next one must have entered its own. Stretches that fail this check are walked again from the
 known position.
-
-The messages of an XSpace, for writing; `wire` reads them.
-
-The field numbers are those of `tsl/profiler/protobuf/xplane.proto`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
-
-from tb_perfadvisor.ingest.protobuf_messages import (
-    BYTES,
-    DOUBLE,
-    INT64,
-    TEXT,
-    UINT64,
-    MessageTable,
-    build_messages,
-)
-from tb_perfadvisor.ingest.xspace.decode import wire
 
 Bytes = NDArray[np.uint8]
 Rows = NDArray[np.int64]
@@ -326,12 +311,12 @@ class RecordRun(Struct, frozen=True):
 def find_records(buffer: Bytes, at: int, end: int, tag: int) -> RecordRun:
     """Find the run of delimited fields that starts at a position.
 
-    The buffer ends with `wire.PADDING`. `at` is the position of the first record's tag, which has
+    The buffer ends with `PADDING`. `at` is the position of the first record's tag, which has
     one byte, and `end` is the end of the message.
     """
     walk = _walk_single if end - at < _MIN_PARALLEL_BYTES else _walk_parallel
     tags, after = walk(buffer, at, end, tag)
-    size, begin = wire.lengths(buffer, tags + 1)
+    size, begin = lengths(buffer, tags + 1)
     return RecordRun(begin, begin + size, after)
 
 
@@ -345,7 +330,7 @@ def _walk_single(
     while at < until and data[at] == tag:
         size, begin = data[at + 1], at + 2
         if size >= 0x80:
-            size, begin = wire.varint(data, at + 1)
+            size, begin = varint(data, at + 1)
         if begin < 0 or begin + size > end:
             break
         tags.append(at)
@@ -362,7 +347,7 @@ def _walk_parallel(buffer: Bytes, at: int, end: int, tag: int) -> tuple[Rows, in
     stretch = np.arange(limit.size)
     walked = []
     while stretch.size:
-        size, rest = wire.lengths(buffer, place + 1)
+        size, rest = lengths(buffer, place + 1)
         rest += size
         is_record = (buffer[place] == tag) & (rest <= end)
         if not is_record.all():
@@ -417,85 +402,3 @@ def _stitch(
             parts.append(part)
             at = next_at
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64), at
-
-
-_MESSAGES: Final[MessageTable] = {
-    "XStat": (
-        ("metadata_id", 1, INT64, False),
-        ("double_value", 2, DOUBLE, False),
-        ("uint64_value", 3, UINT64, False),
-        ("int64_value", 4, INT64, False),
-        ("str_value", 5, TEXT, False),
-        ("bytes_value", 6, BYTES, False),
-        ("ref_value", 7, UINT64, False),
-    ),
-    "XEvent": (
-        ("metadata_id", 1, INT64, False),
-        ("offset_ps", 2, INT64, False),
-        ("duration_ps", 3, INT64, False),
-        ("stats", 4, "XStat", True),
-        ("num_occurrences", 5, INT64, False),
-    ),
-    "XEventMetadata": (
-        ("id", 1, INT64, False),
-        ("name", 2, TEXT, False),
-        ("metadata", 3, BYTES, False),
-        ("display_name", 4, TEXT, False),
-        ("stats", 5, "XStat", True),
-        ("child_id", 6, INT64, True),
-    ),
-    "XStatMetadata": (
-        ("id", 1, INT64, False),
-        ("name", 2, TEXT, False),
-        ("description", 3, TEXT, False),
-    ),
-    "XLine": (
-        ("id", 1, INT64, False),
-        ("name", 2, TEXT, False),
-        ("timestamp_ns", 3, INT64, False),
-        ("events", 4, "XEvent", True),
-        ("duration_ps", 9, INT64, False),
-        ("display_id", 10, INT64, False),
-        ("display_name", 11, TEXT, False),
-    ),
-    "XPlane": (
-        ("id", 1, INT64, False),
-        ("name", 2, TEXT, False),
-        ("lines", 3, "XLine", True),
-        ("event_metadata", 4, {"map": "XEventMetadata"}, True),
-        ("stat_metadata", 5, {"map": "XStatMetadata"}, True),
-        ("stats", 6, "XStat", True),
-    ),
-    "XSpace": (
-        ("planes", 1, "XPlane", True),
-        ("errors", 2, TEXT, True),
-        ("warnings", 3, TEXT, True),
-        ("hostnames", 4, TEXT, True),
-    ),
-}
-# A `oneof value` in the published format.
-_STAT_VALUES: Final = {
-    "double_value",
-    "uint64_value",
-    "int64_value",
-    "str_value",
-    "bytes_value",
-    "ref_value",
-}
-
-
-class Messages(Struct, frozen=True):
-    """The message classes of an XSpace."""
-
-    XSpace: Any
-    XPlane: Any
-    XLine: Any
-    XEvent: Any
-    XStat: Any
-    XEventMetadata: Any
-    XStatMetadata: Any
-
-
-WRITING: Final = Messages(
-    **build_messages("tb_perfadvisor.xplane", _MESSAGES, is_raw=False, one_of=_STAT_VALUES)
-)

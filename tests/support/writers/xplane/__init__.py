@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 from tb_perfadvisor.trace import Trace
 from tests.support.writers.xplane.gpu import GpuPlane
 from tests.support.writers.xplane.host import host_plane

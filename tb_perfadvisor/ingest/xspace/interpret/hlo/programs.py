@@ -505,7 +505,7 @@ class Programs:
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self._bytes: dict[str, bytes] = {}
-        self._decoded: dict[str, _Program] = {}
+        self._decoded: dict[str, _Program | None] = {}
 
     def add(self, plane: Plane) -> None:
         """Add the programs of `/host:metadata` without decoding them."""
@@ -516,45 +516,51 @@ class Programs:
 
     def look_up(self, module: str, operation: str) -> ProgramOperation | None:
         """An operation of a module (`jit_f(19)`); None if the profile does not contain it."""
-        return self._program(module).look_up(operation)
+        program = self._program(module)
+        return program.look_up(operation) if program is not None else None
 
     def look_inside(self, module: str, operation: str) -> FusedOperations | None:
         """What a fusion of a module contains; None if the profile does not tell."""
-        return self._program(module).look_inside(operation)
+        program = self._program(module)
+        return program.look_inside(operation) if program is not None else None
 
     def is_transposed(self, module: str, copy: str) -> bool | None:
         """Whether a copy moves an argument or result of the program that it transposes.
 
         None if the profile does not contain the program.
         """
-        return self._program(module).is_transposed(copy)
+        program = self._program(module)
+        return program.is_transposed(copy) if program is not None else None
 
     def is_known_before_loop(self, module: str, operation: str) -> bool | None:
         """Whether an operation in a loop could run before it; None outside of loops."""
-        return self._program(module).is_known_before_loop(operation)
+        program = self._program(module)
+        return program.is_known_before_loop(operation) if program is not None else None
 
     def memory(self) -> tuple[ProgramMemory, ...]:
         """The memory of the programs of which operations were looked up."""
-        planned = [program.memory(module) for module, program in self._decoded.items()]
+        planned = [program.memory(module) for module, program in self._known()]
         return tuple(memory for memory in planned if memory is not None)
 
     def lookups(self) -> tuple[TableLookup, ...]:
         """The look-ups in tables of these programs."""
         return tuple(
-            lookup
-            for module, program in self._decoded.items()
-            for lookup in program.lookups(module)
+            lookup for module, program in self._known() for lookup in program.lookups(module)
         )
 
     def values(self) -> tuple[Program, ...]:
         """What the programs compute of which operations were looked up."""
-        found = (program.values(module) for module, program in self._decoded.items())
+        found = (program.values(module) for module, program in self._known())
         return tuple(program for program in found if program is not None)
 
-    def _program(self, module: str) -> _Program:
+    def _program(self, module: str) -> _Program | None:
         if module not in self._decoded:
-            self._decoded[module] = _Program(self._bytes.pop(module, b""), self.budget)
+            proto = self._bytes.pop(module, None)
+            self._decoded[module] = None if proto is None else _Program(proto, self.budget)
         return self._decoded[module]
+
+    def _known(self) -> Iterator[tuple[str, _Program]]:
+        return ((name, program) for name, program in self._decoded.items() if program is not None)
 
 
 class _Program:
@@ -562,7 +568,7 @@ class _Program:
 
     def __init__(self, proto: bytes, budget: Budget) -> None:
         # Imported on use, because building the messages takes as long as reading a small profile.
-        from tb_perfadvisor.ingest.xspace.decode.hlo_proto import decode_program
+        from tb_perfadvisor.ingest.xspace.decode.messages import decode_program
 
         self._message = decode_program(proto, budget)
         computations = self._message.hlo_module.computations

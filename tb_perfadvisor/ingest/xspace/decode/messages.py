@@ -1,11 +1,12 @@
-"""The messages of XLA programs (`HloProto`).
+"""The messages of XLA programs (`HloProto`), and of an XSpace, for writing; `wire` reads them.
 
-Field numbers are those of `xla/service/hlo.proto` and `xla/xla_data.proto`; only used fields are
-declared.
+Field numbers are those of `xla/service/hlo.proto`, `xla/xla_data.proto` and
+`tsl/profiler/protobuf/xplane.proto`; of programs only used fields are declared.
 """
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -13,8 +14,11 @@ from google.protobuf.message import DecodeError
 from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.protobuf_messages import (
     BYTES,
+    DOUBLE,
     INT64,
     TEXT,
+    UINT64,
+    MessageTable,
     build_messages,
     expect_message,
 )
@@ -176,3 +180,64 @@ def decode_program(data: bytes, budget: Budget) -> Any:
     count = sum(len(computation.instructions) for computation in computations)
     budget.keep(len(computations) + _ITEMS_OF_INSTRUCTION * count)
     return message
+
+
+_MESSAGES: Final[MessageTable] = {
+    "XStat": (
+        ("metadata_id", 1, INT64, False),
+        ("double_value", 2, DOUBLE, False),
+        ("uint64_value", 3, UINT64, False),
+        ("int64_value", 4, INT64, False),
+        ("str_value", 5, TEXT, False),
+        ("bytes_value", 6, BYTES, False),
+        ("ref_value", 7, UINT64, False),
+    ),
+    "XEvent": (
+        ("metadata_id", 1, INT64, False),
+        ("offset_ps", 2, INT64, False),
+        ("duration_ps", 3, INT64, False),
+        ("stats", 4, "XStat", True),
+        ("num_occurrences", 5, INT64, False),
+    ),
+    "XEventMetadata": (
+        ("id", 1, INT64, False),
+        ("name", 2, TEXT, False),
+        ("metadata", 3, BYTES, False),
+        ("display_name", 4, TEXT, False),
+        ("stats", 5, "XStat", True),
+        ("child_id", 6, INT64, True),
+    ),
+    "XStatMetadata": (
+        ("id", 1, INT64, False),
+        ("name", 2, TEXT, False),
+        ("description", 3, TEXT, False),
+    ),
+    "XLine": (
+        ("id", 1, INT64, False),
+        ("name", 2, TEXT, False),
+        ("timestamp_ns", 3, INT64, False),
+        ("events", 4, "XEvent", True),
+        ("duration_ps", 9, INT64, False),
+        ("display_id", 10, INT64, False),
+        ("display_name", 11, TEXT, False),
+    ),
+    "XPlane": (
+        ("id", 1, INT64, False),
+        ("name", 2, TEXT, False),
+        ("lines", 3, "XLine", True),
+        ("event_metadata", 4, {"map": "XEventMetadata"}, True),
+        ("stat_metadata", 5, {"map": "XStatMetadata"}, True),
+        ("stats", 6, "XStat", True),
+    ),
+    "XSpace": (
+        ("planes", 1, "XPlane", True),
+        ("errors", 2, TEXT, True),
+        ("warnings", 3, TEXT, True),
+        ("hostnames", 4, TEXT, True),
+    ),
+}
+# A `oneof value` in the published format.
+_STAT_VALUES: Final = {name for name, *_ in _MESSAGES["XStat"]} - {"metadata_id"}
+WRITING: Final = SimpleNamespace(
+    **build_messages("tb_perfadvisor.xplane", _MESSAGES, is_raw=False, one_of=_STAT_VALUES)
+)
