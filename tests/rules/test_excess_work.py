@@ -66,6 +66,63 @@ def test_saves_what_nobody_uses() -> None:
     assert "12.5 % is needed" in finding.summary
 
 
+def of_heads(columns: int, weights: str = "parameter({})") -> str:
+    """Eight products of one array, in one fusion."""
+    x, w, y = f"{TALL} %x", f"bf16[1024,{columns}]{{1,0}}", f"bf16[16384,{columns}]{{1,0}}"
+    heads = (
+        f"""
+        %w{head} = {w} {weights.format(head + 1)}
+        %y{head} = {y} dot({x}, {w} %w{head}), lhs_contracting_dims={{1}} // in fusion, result
+        """
+        for head in range(8)
+    )
+    return f"%x = {TALL} parameter(0)" + "".join(heads)
+
+
+TALL = "bf16[16384,1024]{1,0}"
+THIN, FLAT = "bf16[16384,64]{1,0}", "bf16[64,1024]{1,0}"
+NOTES = (*[""] * 7, ", result")
+SUMMED = f"%x0 = {TALL} parameter(0)" + "".join(
+    f"""
+    %y{head} = {THIN} parameter({2 * head + 1})
+    %w{head} = {FLAT} parameter({2 * head + 2})
+    %z{head} = {TALL} dot({THIN} %y{head}, {FLAT} %w{head}), lhs_contracting_dims={{1}} // in fusion
+    %x{head + 1} = {TALL} add({TALL} %x{head}, {TALL} %z{head}) // in fusion{NOTES[head]}
+    """
+    for head in range(8)
+)
+FLOP = 8 * 2 * 16384 * 1024 * 64
+SUM_BYTES = 2 * (2 * 16384 * 1024 + 8 * (16384 + 1024) * 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "needed_us"),
+    [(of_heads(64), FLOP / FLOP_PER_US), (SUMMED, SUM_BYTES / BYTES_PER_US)],
+    ids=["of one array", "added up"],
+)
+def test_narrow_products_that_could_be_one(text: str, needed_us: float) -> None:
+    fusion = f"%fusion = {TALL} fusion({TALL} %x), kind=kOutput"
+    (finding,) = find(ExcessWork, drawn(SLOW, fusion, program(text))) or ()
+    assert excess_us(finding) == pytest.approx(2 * (400 - needed_us), rel=0.001)
+    assert "could be one product" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        of_heads(128),  # as wide as the matrix unit
+        of_heads(64, "dot(bf16[1024,16384]{{1,0}} %y0)").replace(
+            "%w0 = bf16[1024,64]{1,0} dot(bf16[1024,16384]{1,0} %y0)",
+            "%w0 = bf16[1024,64]{1,0} parameter(1)",
+        ),  # the others need the first one's result
+    ],
+    ids=["wide", "in turn"],
+)
+def test_products_that_are_better_apart(text: str) -> None:
+    fusion = f"%fusion = {TALL} fusion({TALL} %x), kind=kOutput"
+    assert find(ExcessWork, drawn(SLOW, fusion, program(text))) == ()
+
+
 @pytest.mark.parametrize(
     "also",
     [

@@ -132,6 +132,8 @@ def _summary(signals: Signals, parts: Sequence[Excess], cost: str) -> str:
         sentences.append(why.format(f"{worst.avoidable.trips:,.0f}"))
     if worst.is_masked:
         sentences.append("A mask that depends on positions alone drops whole blocks of the result.")
+    if worst.is_divided:
+        sentences.append("Small products of one array, or that are added up, could be one product.")
     if worst.is_look_up:
         sentences.append("A product with a one-hot matrix reads a whole table to look rows up.")
     if worst.gathers_windows:
@@ -191,6 +193,8 @@ def _changes(excess: Excess) -> tuple[str, ...]:
         return ("neighbors-together",)
     if excess.has_repeated_rows:
         return ("product-before-gather",)
+    if excess.is_divided:
+        return ("one-pass",)
     if excess.is_emulated:
         return ("single-precision",)
     if excess.is_in_costly_order:

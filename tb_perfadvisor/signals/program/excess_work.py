@@ -104,6 +104,8 @@ class Excess(Struct, frozen=True):
     """Whether numbers are gathered one by one that lie next to one another."""
     is_masked: bool = False
     """Whether a mask that depends on positions alone leaves out whole blocks of it."""
+    is_divided: bool = False
+    """Whether several products that could be one leave the matrix unit empty in part."""
     is_look_up: bool = False
     """Whether a product with a one-hot matrix looks rows up."""
     avoidable: AvoidableWork | None = None
@@ -123,6 +125,7 @@ class Excess(Struct, frozen=True):
             or self.is_emulated
             or self.gathers_windows
             or self.is_masked
+            or self.is_divided
             or self.avoidable is not None
             or self.useful_flop < _MOST_USEFUL * self.flop
         )
@@ -437,6 +440,7 @@ class _Parts:
             has_repeated_rows=not self.work.repeats.keys().isdisjoint(products),
             gathers_windows=not self.work.windows.keys().isdisjoint(rows),
             is_masked=not self.work.masked.isdisjoint(rows),
+            is_divided=not self.work.divided.keys().isdisjoint(products),
             is_look_up=not self.work.looked_up.isdisjoint(products),
         )
         if not (excess.is_explained or self._is_very_slow(excess, rows)):

@@ -6,7 +6,9 @@ them, and the useful FLOP of their products, at usual rates.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from itertools import permutations
+from math import inf
 from typing import NamedTuple
 
 from tb_perfadvisor.signals.memo import memoized
@@ -51,6 +53,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth
 from tb_perfadvisor.signals.tpu.product_time import flop_time_ns, least_product_ns, product_flop
 from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction
+from tb_perfadvisor.trace.program import Program
 from tb_perfadvisor.units import NS_PER_S
 
 _ON_CHIP = 0.1
@@ -65,6 +68,7 @@ _MOST_PLAIN = 0.75
 _MANY = 8
 """Operations of one name in the source, also on several lines of it."""
 _MOST_RENAMED = 64
+_MOST_DEPTH = 64
 _ROW_NS = 4.0
 """Of a row that a gather moves, as XLA's compiler schedules gathers for v5e, v5p and v6e."""
 _LEAST_OF_LOOK_UP = 1 / 6
@@ -175,6 +179,7 @@ class WorkOfOperations:
         }
         joins = (repeated.joins for repeated in self.repeats.values())
         self.needless = self.times_zero.union(*joins)
+        self.divided = _divided_products(program, matrix_unit_side(signals))
         self.products = {
             row: product
             for rows in self.rows.values()
@@ -244,8 +249,10 @@ class WorkOfOperations:
             return None
         product = parse_instruction(self.program.texts.get(row, ""))
         flop = product_flop(product) if product is not None else None
-        needed_ns = least_product_ns(self.signals, product) if product is not None else None
-        if flop is None or needed_ns is None:
+        if flop is None or product is None:
+            return None
+        needed_ns = least_product_ns(self.signals, product, together=self.divided.get(row, 1))
+        if needed_ns is None:
             return None
         share = self.used[row].used if row in self.used else self.other_order.get(row, 1.0)
         share *= self.repeats[row].share if row in self.repeats else 1.0
@@ -320,6 +327,7 @@ class WorkOfOperations:
         read: dict[int, float] = {}
         leaves: dict[int, float] = {}
         time_ns = product_ns = elements_ns = unknown_ns = 0.0
+        is_divided = any(row in self.divided for name in part for row in self.rows[name])
         for name in sorted(part):
             count, now_ns = self.count[name], self.time_ns[name]
             time_ns += now_ns
@@ -327,10 +335,13 @@ class WorkOfOperations:
             for source, size in self.reads[name].items():
                 if self.program.kernel_of(source) not in part:
                     read[source] = max(read.get(source, 0.0), size)
-            elements_ns += self.nonlinear_ns[name] * count
+            products = (self.products[row] for row in self.rows[name] if row in self.products)
+            needed = self.nonlinear_ns[name], sum(product.needed_ns for product in products)
+            # Rates say little of narrow products, but nothing needs longer than it takes.
+            most_ns = now_ns if is_divided else inf
+            elements, multiplied = (min(ns * count, most_ns) for ns in needed)
+            elements_ns, product_ns = elements_ns + elements, product_ns + multiplied
             for row in self.rows[name]:
-                if row in self.products:
-                    product_ns += self.products[row].needed_ns * count
                 if row in self.results:
                     leaves[row] = self.written(row)
                 elif others := self.readers.get(row, part) - part:
@@ -363,13 +374,13 @@ class WorkOfOperations:
         }
         whole_ns = sum(each_ns.values())
         elements_ns = sum(ns * self._needed_share(row) for row, ns in each_ns.items())
+        now_ns = self.time_ns[name] / max(self.count[name], 1)
         if elements_ns < whole_ns:
             # Nothing needs longer than it takes: of narrow numbers, a cycle computes more.
-            now_ns = self.time_ns[name] / max(self.count[name], 1)
             elements_ns *= min(now_ns / whole_ns, 1.0)
         elements_ns *= 1 - self.emulated_share[name]
         rows_ns = sum(self._windows_ns(row) for row in rows if row in self.windows)
-        elements_ns += min(rows_ns, self.time_ns[name] / max(self.count[name], 1))
+        elements_ns += min(rows_ns, now_ns)
         return elements_ns if is_needed else max(elements_ns, self._product_instead_ns(rows))
 
     def _needed_share(self, row: int) -> float:
@@ -515,6 +526,71 @@ def work_of_programs(signals: Signals) -> tuple[WorkOfOperations, ...]:
     if bytes_per_s is None:
         return ()
     return tuple(WorkOfOperations(signals, one, bytes_per_s) for one in running_programs(signals))
+
+
+def _divided_products(program: Program, side: int) -> dict[int, int]:
+    """How many products could be one, by the row of each that leaves the matrix unit empty in part.
+
+    They multiply one array by matrices of the same shape, or are only added up, and none of them
+    needs another. `side` is that of the matrix unit.
+    """
+    columns = program.sources.tolist(), program.targets.tolist(), program.slots.tolist()
+    edges = list(zip(*columns, strict=True))
+    sources_of = Counter((target, slot) for _, target, slot in edges)
+    users: dict[int, list[int]] = {row: [] for row in range(len(program))}
+    for source, target, slot in edges:
+        if sources_of[target, slot] == 1:  # the others come from the trip before
+            users[source].append(target)
+    numbers: dict[object, int] = {}
+    alike: dict[object, list[int]] = defaultdict(list)
+    for row in program.rows_of(PRODUCTS):
+        factors = [of for slot in (0, 1) for of in program.operands(row, slot)]
+        product = parse_instruction(program.texts.get(row, ""))
+        flop = product_flop(product) if product is not None else None
+        if len(factors) != 2 or not flop:
+            continue
+        contracted = flop / 2 / program.shape_of(row).elements
+        like = int(program.loop[row]), program.shape_of(row).dims
+        for factor, other in permutations(factors):
+            if program.shape_of(other).elements < side * contracted:
+                number = _number_of(program, factor, program.kernel_of(row), numbers)
+                alike[like, number].append(row)
+        if contracted < side and (total := _sum_of(program, row)) is not None:
+            alike[like, "sum", total].append(row)
+    return {
+        row: len(rows)
+        for rows in alike.values()
+        if len(rows) > 1 and all(reached([row], users).isdisjoint({*rows} - {row}) for row in rows)
+        for row in rows
+    }
+
+
+def _number_of(
+    program: Program, row: int, kernel: str, numbers: dict[object, int], depth: int = 0
+) -> int:
+    """A number that values have in common which kernels compute in the same way of the same."""
+    row = origin(program, row)
+    if program.kernel_of(row) != kernel or depth > _MOST_DEPTH:
+        return row
+    if row not in numbers:
+        numbers[row] = row  # a loop's state depends on itself
+        operands = (
+            _number_of(program, of, kernel, numbers, depth + 1) for of in program.operands(row)
+        )
+        computed = program.name_of(row), program.shape_of(row).dims, *operands
+        numbers[row] = numbers.setdefault(computed, row)
+    return numbers[row]
+
+
+def _sum_of(program: Program, row: int) -> int | None:
+    """The last of the sums that a value goes into, and nowhere else; None if there is none."""
+    total = None
+    for _ in range(_MOST_DEPTH):
+        users = list(readers(program, row))
+        if len(users) != 1 or program.name_of(users[0]) != "add":
+            break
+        total = row = users[0]
+    return total
 
 
 def _stored_bytes(shape: Shape) -> float:

@@ -154,17 +154,18 @@ def product_time_ns(
     return flop_time_ns(signals, flop, at_peak=at_peak)
 
 
-def least_product_ns(signals: Signals, product: Instruction) -> float | None:
+def least_product_ns(signals: Signals, product: Instruction, *, together: int = 1) -> float | None:
     """The time of the FLOP of a product in all of its passes at usual rates; None if unknown.
 
-    A convolution fills columns of the matrix unit with its features, and leaves the rest empty.
+    A convolution fills columns of the matrix unit with its features, and leaves the rest empty;
+    several `together` fill it with the features of all.
     """
     flop = product_flop(product)
     time_ns = flop_time_ns(signals, flop * passes_of(product)) if flop is not None else None
     costs = costs_of(signals)
     if time_ns is None or costs is None or product.labels is None:
         return time_ns
-    features = product.operands[1].dims[product.labels[1].find("o")]
+    features = together * product.operands[1].dims[product.labels[1].find("o")]
     is_few = features < _FEWEST_FEATURES
     return time_ns if is_few else time_ns * round_up(features, costs.array_side) / features
 
