@@ -233,10 +233,13 @@ def _by_rank(workers: Sequence[Worker], recorded: WorkerFiles) -> list[Worker]:
     """The ranks of a trace that holds several; only if it is the only one of its capture."""
     if len(workers) > 1 or workers[0].trace is None or not recorded.is_only:
         return [*workers]
-    parts = split_by_rank(workers[0].trace)
+    trace, worker = workers[0].trace, replace(workers[0], summary=None, trace=None)
+    del workers  # the whole trace is freed before its parts are examined
+    parts = split_by_rank(trace)
+    del trace
     if len(parts) > 1:  # what one rank lacks is no matter of another one
         parts = tuple(examined(part) for part in parts)
-    return [replace(workers[0], source=part.source, summary=None, trace=part) for part in parts]
+    return [replace(worker, source=part.source, trace=part) for part in parts]
 
 
 def _traces(

@@ -21,6 +21,8 @@ _MAX_ENTRIES = 1 << 26
 _MIN_ENTRIES = 1 << 16
 # Comparing a column of bytes with one value takes a twentieth of looking its values up.
 _FEW_BYTES = 12
+# Searching so few values takes no longer than looking values up in a large table.
+_FEW_VALUES = 16
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
@@ -100,11 +102,12 @@ def unique_inverse(values: NDArray[Any]) -> tuple[NDArray[Any], Int64]:
         unique, inverse = np.unique(values, return_inverse=True)
         return unique, inverse.reshape(-1)
     least, occurs = table
-    # The table may have many more entries than there are values: no copy of it, and no 64 bits.
-    number = np.cumsum(occurs, dtype=np.int32)
+    unique = (np.flatnonzero(occurs) + least).astype(values.dtype)
+    if unique.size < _FEW_VALUES and len(occurs) > values.size:  # no second large table
+        return unique, np.searchsorted(unique, values)
+    number = np.cumsum(occurs, dtype=np.int32)  # no 64 bits
     number -= 1
-    inverse = number[values - least].astype(np.int64)
-    return (np.flatnonzero(occurs) + least).astype(values.dtype), inverse
+    return unique, number[values - least].astype(np.int64)
 
 
 def group_rows(*columns: NDArray[Any]) -> tuple[Int64, Int64]:

@@ -270,7 +270,9 @@ def read_nccl_calls(database: Database) -> NcclCalls:
         columns: dict[str, Kind] = {"globalTid": int, "start": int, "textId": int}
         if database.has(table, "binaryData"):
             columns["binaryData"] = bytes
-        chosen = f"{of_type('textId', int)} IN ({', '.join(map(str, names))})"
+        ids = f"IN ({', '.join(map(str, names))})"
+        # The first condition is fast, but true for reals, too.
+        chosen = f'"textId" {ids} AND {of_type("textId", int)} {ids}'
         for rows in database.slices(table, columns, chosen):
             for thread, start, text, *data in rows:
                 if thread is None or start is None:

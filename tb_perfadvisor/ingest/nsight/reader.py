@@ -70,13 +70,13 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
     calls, nccl = read_host_calls(database), read_nccl_calls(database)
     processes = processes_of(database, work.process, work.device, nccl.ranks)
     threads = _threads_of_interest(calls, ranges)
-    for table, found in calls.items():
-        chosen = np.ones(found.start_ns.size, dtype=bool)
-        if table == OPERATING_SYSTEM:
-            # Background threads wait all the time.
-            chosen = np.isin(found.thread, threads)
-        _add_calls(assembler, found, processes, chosen)
+    for table in calls:
+        # Background threads wait all the time.
+        of_interest = threads if table == OPERATING_SYSTEM else None
+        _add_calls(assembler, calls[table], processes, of_interest)
     _add_ranges(assembler, ranges, processes)
+    has_operators = bool((ranges.kind == EventKind.OPERATOR).any())
+    has_shapes = bool((ranges.shapes >= 0).any()) if has_operators else None
     add_samples(assembler, database, processes, threads)
     runtime = calls.get(RUNTIME)
     launches = {
@@ -93,23 +93,26 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
             "thread": runtime.thread,
             "is_stream_wait": runtime.is_stream_wait,
         }
+    # The events are held by the assembler alone, which frees them as it orders them.
+    del ranges, calls, runtime
     add_device_work(assembler, database, work, processes, nccl, launches)
-    has_operators = bool((ranges.kind == EventKind.OPERATOR).any())
+    del launches
+    kernels = len(work.kernels["device"])
     source = replace(
         source,
-        framework=_framework(ranges, assembler.strings, len(work.kernels["device"])),
+        framework="pytorch" if has_operators else _framework(assembler.strings, kernels),
         producer="Nsight Systems",
         version=metadata.get("EXPORT_PRODUCT_VERSION", ""),
         host=source.host or metadata.get("EXPORT_HOST", ""),
         backend="nccl" if nccl.operation else source.backend,
-        has_shapes=bool((ranges.shapes >= 0).any()) if has_operators else None,
+        has_shapes=has_shapes,
         is_synthetic="EXPORT_SYNTHETIC" in metadata,
     )
     devices = devices_of(database, work.device)
     may_have_operators = not has_operators and source.framework != "none"
     notes = notes_of(database, work, processes, lacks_operators=may_have_operators)
     clock_unix_ns = _clock(database)
-    del work, ranges, calls
+    del work
     trace = assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
     return with_probable_collectives(trace)
 
@@ -121,10 +124,8 @@ _MANY_KERNELS: Final = 20
 _XLA: Final = re.compile(r"(?:TSL|XlaModule|Xla|Thunk):|PjitFunction|\bjit_\w+$")
 
 
-def _framework(ranges: Ranges, names: Sequence[str], kernels: int) -> Framework:
-    """The framework, by the names of operators, ranges and kernels; "none" if many show none."""
-    if (ranges.kind == EventKind.OPERATOR).any():
-        return "pytorch"
+def _framework(names: Sequence[str], kernels: int) -> Framework:
+    """The framework, by the names of ranges and kernels; "none" if many kernels show none."""
     signs: tuple[tuple[Framework, re.Pattern[str]], ...] = (
         ("pytorch", _PYTORCH),
         ("tensorflow", _TENSORFLOW),
@@ -141,8 +142,10 @@ def _threads_of_interest(calls: Mapping[str, HostCalls], ranges: Ranges) -> NDAr
 
 
 def _add_calls(
-    assembler: Assembler, calls: HostCalls, processes: Processes, chosen: NDArray[np.bool_]
+    assembler: Assembler, calls: HostCalls, processes: Processes, threads: NDArray[np.int64] | None
 ) -> None:
+    """Add calls, of all or some threads."""
+    chosen = slice(None) if threads is None else np.isin(calls.thread, threads)
     thread = calls.thread[chosen]
     assembler.add_events(
         calls.start_ns[chosen],
@@ -157,7 +160,7 @@ def _add_calls(
 def _add_ranges(assembler: Assembler, ranges: Ranges, processes: Processes) -> None:
     row_of = np.empty(ranges.name.size, dtype=np.int32)
     for chosen, what in (
-        (~ranges.may_cross, ""),
+        (~ranges.may_cross if ranges.may_cross.any() else slice(None), ""),
         # They get tracks of their own, so that all others stay nested.
         (ranges.may_cross, "ranges of "),
     ):
