@@ -14,7 +14,7 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.headline import agreeing, blind_spot, headline
 from tb_perfadvisor.engine.profile_notes import profile_notes, snapshot_notes
 from tb_perfadvisor.engine.ranking import first_finding, leaders_of, rank
-from tb_perfadvisor.engine.savings import estimated, saved_together, simulation_notes
+from tb_perfadvisor.engine.savings import estimated, saved_together, simulate, simulation_notes
 from tb_perfadvisor.engine.trust import abstaining, lost_work_notes, too_little, trust_in
 from tb_perfadvisor.errors import UnexpectedError, log_bug
 from tb_perfadvisor.ingest.captures import Capture
@@ -32,7 +32,7 @@ from tb_perfadvisor.signals import (
     why_not_looked,
 )
 from tb_perfadvisor.signals.efficiency.costliest_work import costliest_work
-from tb_perfadvisor.signals.efficiency.utilization import throughput
+from tb_perfadvisor.signals.efficiency.utilization import throughput, utilization
 from tb_perfadvisor.signals.ranks.rank_summary import collectives_kept, summarize
 from tb_perfadvisor.signals.recording.completeness import is_start_up
 from tb_perfadvisor.signals.workload.fit import fitting
@@ -41,7 +41,7 @@ from tb_perfadvisor.trace import Run, Trace
 from tb_perfadvisor.trace.rank_summary import RankSummary
 from tb_perfadvisor.whatif import most_saved_ns
 
-_WORTH_THREADS = 500_000
+_WORTH_THREADS = 150_000
 """Events. With fewer, rules are mostly Python, of which one thread runs at a time. With more they
 are mostly numpy, which runs in several."""
 
@@ -64,11 +64,18 @@ def run_rules(rules: Sequence[Rule], signals: Signals, threads: int = 1) -> tupl
     sys.setswitchinterval(_SWITCH_S)
     try:
         with ThreadPoolExecutor(threads) as executor:
-            for compute in (throughput, costliest_work):
+            for compute in (throughput, utilization, costliest_work):
                 executor.submit(compute, signals)
-            return tuple(executor.map(partial(run_rule, signals=signals), rules))
+            return tuple(executor.map(partial(_run_and_simulate, signals=signals), rules))
     finally:
         sys.setswitchinterval(interval_s)
+
+
+def _run_and_simulate(rule: Rule, signals: Signals) -> RuleOutcome:
+    """Run one rule; then what its fixes save has been simulated, and is known when it is asked."""
+    outcome = run_rule(rule, signals)
+    simulate([(rule, finding) for finding in outcome.findings], signals)
+    return outcome
 
 
 def run_rule(rule: Rule, signals: Signals) -> RuleOutcome:

@@ -32,7 +32,7 @@ _LARGE_BYTES = 1_000_000
 # What a file takes beside its size: thousands of ranks may have recorded a few kB each.
 _BYTES_PER_FILE = 20_000
 # A file that is compressed ten times to this size is worth several processes.
-_SHARED_BYTES = 8_000_000
+_SHARED_BYTES = 3_000_000
 # Each process holds one trace; users who have the memory can ask for more processes.
 _MAX_WORKERS = 8
 # Each thread takes memory for what it computes, and more than a few wait for one another.
@@ -86,15 +86,16 @@ def open_execution(
     from tb_perfadvisor.execution.process_pool import open_pool
 
     is_shared = _are_shared(sizes_bytes) and (not is_given or _large(sizes_bytes) == 1)
+    others = workers - is_shared  # this process decodes, too
     with ExitStack() as stack:
         try:
-            executor = stack.enter_context(open_pool(workers, limits, starts=not is_shared))
+            executor = stack.enter_context(open_pool(others, limits, starts=not is_shared))
         except (ImportError, OSError):  # the system allows no pool
             execution = IN_PROCESS
         else:
             if is_shared:
                 execution = Execution(
-                    slicing=Slicing(executor, workers), threads=min(workers, _MAX_THREADS)
+                    slicing=Slicing(executor, others), threads=min(workers, _MAX_THREADS)
                 )
             else:
                 execution = Execution(executor, _MAX_PENDING_PER_PROCESS * workers)

@@ -40,7 +40,7 @@ class Slicing(Struct, frozen=True):
 
     executor: Executor
     processes: int
-    """How many it has."""
+    """How many it has, beside this one."""
     piece_bytes: int = 4_000_000
     """What a process gets at a time: it takes longer than handing it over, and fits the memory."""
 

@@ -28,8 +28,8 @@ def test_files_are_read_in_process_by_default() -> None:
     ("sizes_bytes", "workers"),
     [
         ([], 1),
-        ([7 * MB], 1),  # one file is one task
-        ([8 * MB], 8),  # unless it is very large: then processes share it
+        ([2 * MB], 1),  # one file is one task
+        ([3 * MB], 8),  # unless it is very large: then processes share it
         ([MB, 200 * MB, MB], 8),
         ([200 * MB] * 4, 2),  # of several files, each process reads its own
         ([MB] * 3, 1),  # each process reads two files at least
@@ -50,12 +50,12 @@ def test_processes_are_started_where_they_are_worth_it(
 @pytest.mark.parametrize(
     ("sizes_bytes", "workers", "is_shared"),
     [
-        ([8 * MB], None, True),
-        ([8 * MB] * 3, None, True),
-        ([8 * MB] * 4, None, False),
-        ([8 * MB], 2, True),
-        ([7 * MB], 2, False),
-        ([8 * MB] * 2, 2, False),  # whoever asks for processes gets them for any format
+        ([3 * MB], None, True),
+        ([3 * MB] * 3, None, True),
+        ([3 * MB] * 4, None, False),
+        ([3 * MB], 2, True),
+        ([2 * MB], 2, False),
+        ([3 * MB] * 2, 2, False),  # whoever asks for processes gets them for any format
     ],
 )
 def test_processes_share_a_few_very_large_files(
@@ -67,6 +67,8 @@ def test_processes_share_a_few_very_large_files(
     monkeypatch.setattr("tb_perfadvisor.execution.execution.available_processors", lambda: 4)
     with open_execution(sizes_bytes, workers=workers) as execution:
         assert (execution.slicing is not None, execution.executor is None) == (is_shared, is_shared)
+        if execution.slicing is not None:
+            assert execution.slicing.processes == (workers or 4) - 1  # this one decodes, too
 
 
 def test_no_more_processes_than_processors(monkeypatch: pytest.MonkeyPatch) -> None:

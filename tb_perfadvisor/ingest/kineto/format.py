@@ -281,6 +281,6 @@ KINETO = Format(
     group=_group,
     reader=_reader,
     slicing_reader=_reader,
-    least_sliced_bytes=80_000_000,
+    least_sliced_bytes=30_000_000,
     framework="pytorch",
 )

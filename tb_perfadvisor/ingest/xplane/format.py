@@ -34,7 +34,8 @@ def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:
 def _reader(slicing: Slicing | None = None) -> Reader:
     from tb_perfadvisor.ingest.xspace.reader import read_xplane
 
-    return reader_of_one_file(partial(read_xplane, threads=slicing.processes if slicing else 0))
+    threads = slicing.processes + 1 if slicing else 0
+    return reader_of_one_file(partial(read_xplane, threads=threads))
 
 
 XPLANE = Format(

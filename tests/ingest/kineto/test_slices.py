@@ -44,6 +44,23 @@ class Here(Executor):
         return future
 
 
+class Slow(Here):
+    """Whose tasks take so long that this process decodes some pieces meanwhile."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = _Late()
+        future.set_result(super().submit(fn, *args, **kwargs).result())
+        return future
+
+
+class _Late(Future[Any]):
+    asked = 0
+
+    def done(self) -> bool:
+        self.asked += 1
+        return self.asked > 2
+
+
 class Ended(Here):
     """Whose processes end after some tasks, as for lack of memory."""
 
@@ -90,20 +107,26 @@ def small_slices(slice_bytes: int) -> Iterator[None]:
         yield
 
 
-@example(form=2, number=1, slice_bytes=300, piece_bytes=1000, processes=2)
+@example(form=2, number=1, slice_bytes=300, piece_bytes=1000, processes=2, others=Here)
 @given(
     form=st.sampled_from(range(3)),
     number=st.integers(0, 10**6),
     slice_bytes=st.sampled_from([200, 700, 3000]),
     piece_bytes=st.sampled_from([1, 2000, 9000]),
     processes=st.sampled_from([1, 2, 5]),
+    others=st.sampled_from([Here, Slow]),
 )
 @examples(60)
 def test_damaged_files_give_the_same(
-    form: int, number: int, slice_bytes: int, piece_bytes: int, processes: int
+    form: int,
+    number: int,
+    slice_bytes: int,
+    piece_bytes: int,
+    processes: int,
+    others: type[Here],
 ) -> None:
     with small_slices(slice_bytes):
-        slicing = Slicing(Here(), processes, piece_bytes=piece_bytes)
+        slicing = Slicing(others(), processes, piece_bytes=piece_bytes)
         for file in make_case((DRAWN, RANKS, RECORDED)[form], 0, number):
             assert [*outcome(file.data, slicing)] == [*outcome(file.data)]
 
@@ -117,6 +140,16 @@ def test_recordings_give_the_same(name: str, slice_bytes: int) -> None:
         found = [*outcome(whole, Slicing(here, 3, piece_bytes=5 * slice_bytes))]
         assert found == [*outcome(whole)]
     assert here.tasks > 4
+
+
+def test_this_process_decodes_while_others_are_busy() -> None:
+    whole = to_bytes(events(200))
+    here, slow = Here(), Slow()
+    with small_slices(500):
+        for others in (here, slow):
+            found = [*outcome(whole, Slicing(others, 1, piece_bytes=500))]
+            assert found == [*outcome(whole)]
+    assert 2 < slow.tasks < here.tasks / 2
 
 
 def events(count: int) -> list[Any]:

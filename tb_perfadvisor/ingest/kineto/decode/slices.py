@@ -1,9 +1,10 @@
 """Decodes the events of a large file in several processes.
 
 This process reads and inflates the file, and cuts its text where it would cut it alone. Pieces of
-some slices go to other processes as files, and come back as columns in the same files. A slice that
-cannot be decoded elsewhere is decoded here: one that is damaged, the last one, and one whose events
-begin and end apart. So a trace is the same whatever the number of processes and pieces.
+some slices go to other processes as files, and come back as columns in the same files. While the
+others are busy, this process decodes pieces, too. A slice that is damaged, the last one, and one
+whose events begin and end apart is decoded alone. So a trace is the same whatever the number of
+processes and pieces.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.ingest.files.budget import json_items
 from tb_perfadvisor.ingest.format import Slicing
@@ -51,7 +53,7 @@ class DecodedPiece(Struct, frozen=True):
     slices: tuple[DecodedSlice, ...]
     """Those before the first that cannot be decoded."""
     portion: Portion
-    """Its columns are in the file."""
+    """Its columns are in the file, if it has been one."""
     layout: tuple[tuple[str, str, str, int], ...]
     """Table, name, type and length of each column, in the order of the file."""
 
@@ -59,7 +61,12 @@ class DecodedPiece(Struct, frozen=True):
 def decode_piece(path: Path, ends: Sequence[int], event: type[Event]) -> DecodedPiece:
     """Decode the slices of a file, and replace them by their columns."""
     with path.open("rb") as file:
-        text = file.read(ends[-1])
+        decoded = _decoded(file.read(ends[-1]), ends, event)
+    columns, decoded.portion.columns = decoded.portion.columns, {}
+    return replace(decoded, layout=_write(path, columns))
+
+
+def _decoded(text: bytes, ends: Sequence[int], event: type[Event]) -> DecodedPiece:
     strings = Interned()
     collector = KinetoCollector(strings.__getitem__)
     decoder = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
@@ -76,10 +83,7 @@ def decode_piece(path: Path, ends: Sequence[int], event: type[Event]) -> Decoded
         if not collector.is_portion:
             return DecodedPiece((), KinetoCollector(strings.__getitem__).portion([]), ())
         slices.append(DecodedSlice(len(events), len(piece), json_items(piece)))
-    portion = collector.portion(list(strings))
-    columns, portion.columns = portion.columns, {}
-    layout = _write(path, columns)
-    return DecodedPiece(tuple(slices), portion, layout)
+    return DecodedPiece(tuple(slices), collector.portion(list(strings)), ())
 
 
 def _write(path: Path, tables: dict[str, Columns]) -> tuple[tuple[str, str, str, int], ...]:
@@ -114,8 +118,13 @@ class _Piece(Struct):
     """What was read to take the slices."""
     read_bytes: list[int]
     """How much was read of the file when each slice was taken."""
-    path: Path
+    path: Path | None
+    """None if it is decoded here."""
     decoded: Future[DecodedPiece]
+
+
+def _paths(*pieces: _Piece) -> list[Path]:
+    return [piece.path for piece in pieces if piece.path is not None]
 
 
 class SlicedEvents:
@@ -160,6 +169,8 @@ class SlicedEvents:
         while True:
             while self._free and (piece := self._start()):
                 waiting.append(piece)
+            while waiting and not waiting[0].decoded.done() and (piece := self._start(here=True)):
+                waiting.append(piece)
             if not waiting:
                 return
             piece = waiting.popleft()
@@ -167,10 +178,10 @@ class SlicedEvents:
             if slices < len(piece.read_bytes):
                 self._put_back([piece, *waiting], slices)
                 return
-            self._free.append(piece.path)
+            self._free += _paths(piece)
 
-    def _start(self) -> _Piece | None:
-        """Let the next piece be decoded; None if the next slice must be decoded here."""
+    def _start(self, *, here: bool = False) -> _Piece | None:
+        """Let the next piece be decoded; None if the next slice must be decoded alone."""
         if self._is_alone:
             return None
         document, slices, ends = self._document, [], [0]
@@ -180,6 +191,12 @@ class SlicedEvents:
         if not slices:
             return None
         place, reads = slices[0].place, [read for piece in slices for read in piece.reads]
+        taken = [piece.read_bytes for piece in slices]
+        if here:
+            decoded: Future[DecodedPiece] = Future()
+            text = b"".join([piece.text for piece in slices])
+            decoded.set_result(_decoded(text, ends[1:], self._event))
+            return _Piece(place, reads, taken, None, decoded)
         path = self._free[-1]
         try:
             with open(path, "wb", opener=_without_emptying) as file:
@@ -190,14 +207,15 @@ class SlicedEvents:
             self._is_alone = True
             return None
         self._free.pop()
-        return _Piece(place, reads, [piece.read_bytes for piece in slices], path, decoded)
+        return _Piece(place, reads, taken, path, decoded)
 
     def _add(self, piece: _Piece) -> Generator[int, None, int]:
         """Add the slices of a piece that were decoded; returns how many."""
         try:
             decoded = piece.decoded.result()
             portion = decoded.portion
-            portion.columns = _read(piece.path, decoded.layout)
+            if piece.path is not None:
+                portion.columns = _read(piece.path, decoded.layout)
         except Exception:  # a process that was ended: what it did not decode is decoded here
             self._is_alone = True
             return 0
@@ -215,7 +233,7 @@ class SlicedEvents:
         for piece in pieces:
             piece.decoded.cancel()
         wait([piece.decoded for piece in pieces])  # until then, the files are in use
-        self._free += [piece.path for piece in pieces]
+        self._free += _paths(*pieces)
         reads = [read for piece in pieces for read in piece.reads]
         self._document.go_back(pieces[0].place, reads)
         for _ in range(slices):
