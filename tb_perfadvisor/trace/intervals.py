@@ -17,6 +17,8 @@ EMPTY.setflags(write=False)
 _LONG_AGO = -(2**62)
 # With fewer times per bound, checking whether they are sorted takes as long as it saves.
 _MIN_TIMES_PER_BOUND = 4
+# Looking up an interval of one set in the other takes as long as merging this many, or more.
+_MOST_PER_LOOKUP = 8
 
 
 def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
@@ -30,9 +32,11 @@ def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
     if start_ns.size == 0:
         return EMPTY
     if (start_ns[1:] < start_ns[:-1]).any():
-        order = np.argsort(start_ns, kind="stable")
-        start_ns, end_ns = start_ns[order], end_ns[order]
-    reach = np.maximum.accumulate(end_ns)
+        # Where all that began before has ended, as many ends come before the start as starts. So
+        # the two columns are sorted apart, which takes half of the time.
+        start_ns, reach = np.sort(start_ns, kind="stable"), np.sort(end_ns, kind="stable")
+    else:
+        reach = np.maximum.accumulate(end_ns)
     first = np.empty(start_ns.size, dtype=bool)
     first[0] = True
     # Touching ranges merge: only a start beyond the reach begins a new interval.
@@ -82,6 +86,12 @@ def intersect(left: Intervals, right: Intervals) -> Intervals:
         return EMPTY
     if len(left) > len(right):
         left, right = right, left  # fewer intervals are looked up
+    if len(left) * _MOST_PER_LOOKUP > len(right):
+        # No three overlap, so two do from each start until the end that comes next.
+        start_ns = np.sort(np.concatenate((left[:, 0], right[:, 0])), kind="stable")[1:]
+        end_ns = np.sort(np.concatenate((left[:, 1], right[:, 1])), kind="stable")[:-1]
+        both = start_ns < end_ns
+        return _pairs(start_ns[both], end_ns[both]) if both.any() else EMPTY
     # For each interval of `left`, the run of intervals of `right` that overlap it.
     starts = right[:, 0]
     first = np.searchsorted(right[:, 1], left[:, 0], side="right")

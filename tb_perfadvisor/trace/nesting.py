@@ -14,6 +14,8 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 MAX_DEPTH = 1_024
 """A power of two. Python itself allows 1,000 nested calls unless a program asks for more. Many
 signals take one pass per level, so that only a limit keeps the work in proportion to the file."""
+_MOST_LEFT = 0.75
+"""Passes that leave out less than the rest of the events are too many where calls nest deeply."""
 
 
 def start_order(start_ns: Int64, duration_ns: Int64) -> NDArray[np.int64]:
@@ -62,12 +64,38 @@ def enclosing_rows(
     del reach
     enclosed = np.flatnonzero(is_enclosed).astype(np.int32)
     # The nearest earlier event that ends late enough is on the same track, because one there does.
-    parent[order[enclosed]] = order[_last_reaching(ends, enclosed, needed[enclosed])]
+    parent[order[enclosed]] = order[_last_reaching(ends, needed, enclosed)]
     return parent
 
 
-def _last_reaching(ends: Int64, before: Int32, needed: Int64) -> Int32:
-    """The last index before each of some indices whose value is large enough; one must exist.
+def _last_reaching(ends: Int64, needed: Int64, places: Int32) -> Int32:
+    """The last place before each of some places whose value is large enough; one must exist.
+
+    `ends` has the values, and `needed` the least value wanted at each place, which is at most the
+    place's own value; shape (n,).
+    """
+    found: Int32 = places - np.int32(1)
+    # The event just before encloses most others.
+    waiting = np.flatnonzero(ends[found] < needed[places])
+    before, wanted = found[waiting], needed[places[waiting]]
+    left = np.arange(ends.size, dtype=np.int32)
+    while waiting.size:
+        # A value that is too small for the next place is smaller than that one's own, so it is the
+        # last for no place after it.
+        is_left = np.append(ends[:-1] >= needed[1:], False)
+        if np.count_nonzero(is_left) > _MOST_LEFT * is_left.size:
+            found[waiting] = left[_last_reaching_in_blocks(ends, before, wanted)]
+            break
+        before = (np.cumsum(is_left, dtype=np.int32) - 1)[before]
+        left, ends, needed = left[is_left], ends[is_left], needed[is_left]
+        reaches = ends[before] >= wanted
+        found[waiting[reaches]] = left[before[reaches]]
+        waiting, before, wanted = waiting[~reaches], before[~reaches], wanted[~reaches]
+    return found
+
+
+def _last_reaching_in_blocks(ends: Int64, before: Int32, needed: Int64) -> Int32:
+    """The last index before each of some indices, whose own values are too small; one must exist.
 
     Looks at the largest values of blocks of 1, 2, 4, … neighbors: at larger and larger ones to
     the left until one is large enough, then at smaller and smaller ones inside it. So the work is
@@ -76,12 +104,9 @@ def _last_reaching(ends: Int64, before: Int32, needed: Int64) -> Int32:
     `ends` has the values, of shape (n,). `needed` has the least value wanted; like `before` and the
     result, it has shape (queries,).
     """
-    found: Int32 = before - np.int32(1)
-    at = np.flatnonzero(ends[found] < needed)  # the event just before encloses most others
-    if not at.size:
-        return found
+    found = np.empty_like(before)
     largest = [ends]
-    waiting, block = at, found[at]
+    waiting, block = np.arange(before.size), before
     reached: list[tuple[NDArray[np.intp], Int32]] = []
     while waiting.size:
         # Left of an odd block is the other half of its parent; left of an even one, another parent.

@@ -70,7 +70,8 @@ BUDGET = {
     # program named that call, and compilations were said to be the framework's.
     # Events of an XSpace decoded in threads, and programs without an embedded one read without
     # protobuf: a file of 65 MB of a TPU took a third longer.
-    "lines of Python and TOML": 137_155,
+    # Slices of large traces decoded by the process that reads them, too: 81 MB in 1.8 s, not 2.0.
+    "lines of Python and TOML": 137_181,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

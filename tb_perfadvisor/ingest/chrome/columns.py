@@ -202,7 +202,7 @@ class ExportCollector:
             ("start_us", start),
             ("duration_us", duration),
             ("kind", kind),
-            ("thread", self._threads.indices((event.pid, event.tid) for event in events)),
+            ("thread", self._threads.indices(events)),
         ):
             self._parts[name].append(column)
         # Most events have no arguments of use.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -160,14 +160,15 @@ class Threads(dict[tuple[Any, Any], int]):
         index = self[pair] = self.keys_in_order[thread_key(*pair)]
         return index
 
-    def indices(self, pairs: Iterable[tuple[Any, Any]]) -> NDArray[np.int32]:
-        """The index of each pair; shape (n,)."""
-        pairs = list(pairs)
+    def indices(self, events: Sequence[Any]) -> NDArray[np.int32]:
+        """The index of each event's thread; shape (n,)."""
+        pids, tids = [event.pid for event in events], [event.tid for event in events]
         try:
-            return np.fromiter(map(self.__getitem__, pairs), np.int32, len(pairs))
+            pairs = zip(pids, tids, strict=True)
+            return np.fromiter(map(self.__getitem__, pairs), np.int32, len(pids))
         except TypeError:
-            keys = (thread_key(*pair) for pair in pairs)
-            return np.fromiter(map(self.__getitem__, keys), np.int32, len(pairs))
+            keys = map(thread_key, pids, tids)
+            return np.fromiter(map(self.__getitem__, keys), np.int32, len(pids))
 
 
 def thread_key(pid: Any, tid: Any) -> tuple[Any, Any]:

@@ -190,7 +190,8 @@ def _assemble(
         track_of = np.full(len(collected.threads), -1, dtype=np.int32)
         track_of[events["thread"][is_host]] = track[is_host]
         assembler.add_memory(track=track_of[memory.pop("thread")], **memory)
-    assembler.add_counters(**collected.counters)
+    if collected.counters["at_ns"].size:
+        assembler.add_counters(**collected.counters)
     source = with_contents(source_of(envelope, source), collected, envelope)
     devices, notes = devices_of(envelope, collected), notes_of(document, collected, unended)
     clock_unix_ns = clock_of(envelope, events["start_ns"])

@@ -161,6 +161,8 @@ def _recomputed(signals: Signals, operators: Int32) -> Int32:
     module_operators = _recomputed_modules(signals, operators, is_node)
     checkpoints = np.flatnonzero(is_node & _are_named(signals, _CHECKPOINT))
     recomputing = distinct(np.append(node[module_operators >= 0], checkpoints))
+    if not recomputing.size:
+        return module_operators
     forward = _outermost_forward(signals, operators)
     is_forward = (forward >= 0) & (node >= 0) & is_in(node, recomputing)
     # What encloses the node itself, such as an operator that calls autograd, is no part of it.
@@ -208,6 +210,7 @@ def _within_window(signals: Signals, rows: Int32, operators: Int32) -> Recomputa
     )
 
 
+@memoized
 def _are_named(signals: Signals, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     events, strings = signals.trace.events, signals.trace.strings
     rows = signals.trace.rows(EventKind.OPERATOR)

@@ -496,6 +496,8 @@ def _uses(signals: Signals, pattern: re.Pattern[str]) -> list[_Use]:
     slot = np.flatnonzero(
         is_in(names, wanted) & (table.shapes >= 0) & (signals.steps.owner[table.row] >= 0)
     )
+    if not slot.size:
+        return []
     is_inside = has_ancestor(events.parent, table.row[slot], row_mask(len(events), table.row[slot]))
     slot = slot[~is_inside]
     is_used = ~recomputes(signals, table.row[slot])

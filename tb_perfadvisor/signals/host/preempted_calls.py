@@ -155,6 +155,9 @@ def _stalled_calls(signals: Signals) -> tuple[Int32, Int64, NDArray[np.bool_]]:
     """Calls that took too long for no reason, by how much, and which of them are trivial."""
     events, window = signals.trace.events, signals.attribution
     rows, is_trivial = _short_calls(signals)
+    names = events.name[rows[events.duration_ns[rows] >= _SHORTEST_NS]]
+    may_be_long = is_in(events.name[rows], distinct(names))
+    rows, is_trivial = rows[may_be_long], is_trivial[may_be_long]
     own_ns = _own_ns(signals.trace, rows)
     names, inverse = unique_inverse(events.name[rows])
     count = np.bincount(inverse, minlength=len(names))

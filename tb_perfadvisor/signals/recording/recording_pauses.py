@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, last_before, union
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, last_before, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 Bool = NDArray[np.bool_]
@@ -58,7 +58,8 @@ def recording_pauses(trace: Trace, rows: Int32) -> Intervals:
     """
     events, is_call = trace.events, _calls(trace, rows)
     parent = events.parent[rows]
-    pauses = [EMPTY]
+    from_ns: list[Int64] = []
+    until_ns: list[Int64] = []
     others = np.flatnonzero(events.kind != EventKind.PYTHON)
     others_by_track = {
         track: others[places] for track, places in places_by_value(events.track[others])
@@ -67,33 +68,38 @@ def recording_pauses(trace: Trace, rows: Int32) -> Intervals:
         if not is_call[index].any():
             continue
         on_track = others_by_track[track]
-        starts, ends = events.start_ns[on_track], events.end_ns[on_track]
         start, end = events.start_ns[rows[index]], events.end_ns[rows[index]]
         caller, calls = parent[index], is_call[index]
-        before_ns = _pause(start, events.start_ns[caller], calls, starts, ends)
-        # With time reversed, the pause after an operator is the pause before it.
+        # In half nanoseconds, a start lies just after its moment, and an end at it: so the last
+        # bound up to a moment is a start before it, or an end until it.
+        starts, ends = events.start_ns[on_track], events.end_ns[on_track]
+        bounds = np.sort(np.concatenate((2 * starts + 1, 2 * ends)), kind="stable")
+        at = last_before(bounds, 2 * start)
+        gap_ns = start - np.where(at >= 0, bounds[at] >> 1, _NEVER)
+        before_ns = _pause(start, gap_ns, start - events.start_ns[caller], calls)
+        # With time reversed, the pause after an operator is the pause before it. From the other
+        # side, an end lies just before its moment, which is the same order.
         order = np.argsort(-end, kind="stable")
+        at = np.searchsorted(bounds, 2 * end + 1)
+        gap_ns = np.where(at < bounds.size, bounds[at % bounds.size] >> 1, -_NEVER) - end
         after_ns = np.empty_like(before_ns)
         after_ns[order] = _pause(
-            -end[order], -events.end_ns[caller[order]], calls[order], -ends, -starts
+            -end[order], gap_ns[order], (events.end_ns[caller] - end)[order], calls[order]
         )
-        pauses.append(union(start - before_ns, start))
-        pauses.append(union(end, end + after_ns))
-    return join(*pauses)
+        from_ns += [start - before_ns, end]
+        until_ns += [start, end + after_ns]
+    return union(np.concatenate(from_ns), np.concatenate(until_ns)) if from_ns else EMPTY
 
 
-def _pause(
-    at_ns: Int64, caller_at_ns: Int64, is_call: Bool, starts_ns: Int64, ends_ns: Int64
-) -> Int64:
+def _pause(at_ns: Int64, gap_ns: Int64, since_call_ns: Int64, is_call: Bool) -> Int64:
     """How long recording took before each operator of a thread, in order; 0 if unknown.
 
-    `at_ns` and `caller_at_ns` are starts of the operators and of those that called them, and
-    `is_call` tells whether the caller only calls this one; shape (n,). `starts_ns` and `ends_ns`
-    are of all events on the thread.
+    `at_ns` are starts of the operators, `gap_ns` is the time since the last bound of an event on
+    the thread, `since_call_ns` that since the start of the operator that called it, and `is_call`
+    tells whether that one only calls this one; shape (n,).
     """
-    gap_ns = at_ns - _last_bound(at_ns, starts_ns, ends_ns)
     # If the caller called another operator before, the gap starts with that operator's end.
-    tells = np.flatnonzero(is_call & (at_ns - caller_at_ns == gap_ns))
+    tells = np.flatnonzero(is_call & (since_call_ns == gap_ns))
     blocks = len(tells) // NEIGHBORS
     if blocks == 0:
         return np.zeros_like(gap_ns)
@@ -103,17 +109,6 @@ def _pause(
     block = np.maximum(last_before(at_ns[seen[:, 0]], at_ns), 0)
     pause_ns: Int64 = np.minimum(gap_ns, usual_ns[block])
     return pause_ns
-
-
-def _last_bound(at_ns: Int64, starts_ns: Int64, ends_ns: Int64) -> Int64:
-    """The last event start before each moment, or the last event end up to it."""
-    starts_ns, ends_ns = (np.sort(bounds, kind="stable") for bounds in (starts_ns, ends_ns))
-    started = np.searchsorted(starts_ns, at_ns, side="left") - 1
-    ended = last_before(ends_ns, at_ns)
-    return np.maximum(
-        np.where(started >= 0, starts_ns[started], _NEVER),
-        np.where(ended >= 0, ends_ns[ended], _NEVER),
-    )
 
 
 def _calls(trace: Trace, rows: Int32) -> Bool:

@@ -452,15 +452,20 @@ def _add_operators(columns: _Columns, signals: Signals) -> None:
     family = trace.by_event(trace.kernels.row, trace.kernels.family, KernelFamily.OTHER)
     first, group = group_rows(owner, replay)
     owners = owner[first]
-    works = [work_owners.work(row) for row in owners.tolist()]
-    does_work = _does_work(family[rows[index]], np.array([work.family for work in works])[group])
+    # Equal executions share their work.
+    of_owner = [work_owners.work(row) for row in owners.tolist()]
+    works = list({id(work): work for work in of_owner}.values())
+    number = {id(work): place for place, work in enumerate(works)}
+    kind = np.array([number[id(work)] for work in of_owner])[group]
+    families = np.array([work.family for work in works])
+    does_work = _does_work(family[rows[index]], families[kind])
     # A kernel of unknown family does the work if it is the only one.
     is_only = (np.bincount(group) == 1)[group]
     does_work |= is_only & (family[rows[index]] == KernelFamily.OTHER)
-    index, group = index[does_work], group[does_work]
+    index, group, kind = index[does_work], group[does_work], kind[does_work]
     duration_ns = np.maximum(events.duration_ns[rows[index]], 1)
-    total_ns = np.bincount(group, weights=duration_ns, minlength=len(works))
-    columns.put(index, duration_ns / total_ns[group], group, works)
+    total_ns = np.bincount(group, weights=duration_ns)
+    columns.put(index, duration_ns / total_ns[group], kind, works)
     columns.operator[index] = owners[group]
 
 

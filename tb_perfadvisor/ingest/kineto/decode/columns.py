@@ -6,7 +6,7 @@ Each map is a dictionary that adds missing values, so that a known value costs o
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import compress
 from typing import Any
@@ -48,11 +48,12 @@ def indices(lookup: dict[Any, int], values: list[Any]) -> NDArray[np.int32]:
         return np.fromiter(map(lookup.__getitem__, hashable), np.int32, len(values))
 
 
-def raw_indices(lookup: dict[Any, int], values: list[msgspec.Raw]) -> NDArray[np.int64]:
-    """The index of each undecoded JSON value; shape (n,)."""
+def raw_indices(lookup: Texts | Products, values: list[msgspec.Raw]) -> NDArray[Any]:
+    """The index or product of each undecoded JSON value; shape (n,)."""
+    dtype = np.int64 if isinstance(lookup, Products) else np.int32
     if values and values[0] is ABSENT and values.count(ABSENT) == len(values):
-        return np.full(len(values), lookup[b""], dtype=np.int64)
-    return np.fromiter(map(lookup.__getitem__, map(bytes, values)), np.int64, len(values))
+        return np.full(len(values), lookup[b""], dtype=dtype)
+    return np.fromiter(map(lookup.__getitem__, map(bytes, values)), dtype, len(values))
 
 
 class Texts(dict[Any, int]):
@@ -217,7 +218,7 @@ class KinetoCollector:
         return Portion(
             count=self.count,
             malformed=self.malformed,
-            columns={part: _joined(all_of, [*all_of[0]]) for part, all_of in self._parts.items()},
+            columns={part: _joined(all_of) for part, all_of in self._parts.items()},
             texts=texts,
             categories=list(self._categories),
             threads=list(self._threads.keys_in_order),
@@ -253,8 +254,8 @@ class KinetoCollector:
         self._add_complete(self._open_events.unfinished())
         self.malformed += self._open_events.malformed
         parts = self._parts
-        events = _joined(parts.pop("events", []), _EVENT_COLUMNS)
-        device = _joined(parts.pop("device", []), _DEVICE_COLUMNS)
+        events = _joined(parts.pop("events", []))
+        device = _joined(parts.pop("device", []))
         threads = list(self._threads.keys_in_order)
         if device["row"].size:
             _fill_placement(device, events["thread"], threads)
@@ -263,13 +264,13 @@ class KinetoCollector:
         ]
         return KinetoColumns(
             events=events,
-            operators=_joined(parts.pop("operators", []), _OPERATOR_COLUMNS),
-            runtime=_joined(parts.pop("runtime", []), ("row", "correlation", "kernel")),
+            operators=_joined(parts.pop("operators", [])),
+            runtime=_joined(parts.pop("runtime", [])),
             device=device,
-            collectives=_joined(parts.pop("collectives", []), _COLLECTIVE_COLUMNS),
-            memory=_joined(parts.pop("memory", []), _MEMORY_COLUMNS),
-            counters=_joined(parts.pop("counters", []), _COUNTER_COLUMNS),
-            frames=_joined(parts.pop("frames", []), ("row", "frame", "caller")),
+            collectives=_joined(parts.pop("collectives", [])),
+            memory=_joined(parts.pop("memory", [])),
+            counters=_joined(parts.pop("counters", [])),
+            frames=_joined(parts.pop("frames", [])),
             categories=categories,
             threads=threads,
             process_names=self._process_names,
@@ -328,13 +329,7 @@ class KinetoCollector:
                 "duration_ns": duration,
                 "name": name,
                 "category": category,
-                "thread": self._threads.indices(
-                    zip(
-                        [event.pid for event in events],
-                        [event.tid for event in events],
-                        strict=True,
-                    )
-                ),
+                "thread": self._threads.indices(events),
                 "role": role,
             },
         )
@@ -440,7 +435,7 @@ class KinetoCollector:
             "reserved_bytes": to_integers([a.reserved for a in arguments]),
             "bytes": to_integers([a.change for a in arguments], missing=0),
             "address": to_integers([a.address for a in arguments]),
-            "thread": self._threads.indices([(event.pid, event.tid) for event in events]),
+            "thread": self._threads.indices(events),
         }
         self.malformed += int(np.count_nonzero(~is_valid))
         self._part("memory", {name: column[is_valid] for name, column in columns.items()})
@@ -477,18 +472,6 @@ class KinetoCollector:
 
 _COUNTERS_OF = re.compile(r"GPU (\d{1,6}) Counters")
 """The process that Kineto states for the counters of a device."""
-_COUNTER_COLUMNS = ("at_ns", "device", "metric", "value")
-_EVENT_COLUMNS = ("start_ns", "duration_ns", "name", "category", "thread", "role")
-_OPERATOR_COLUMNS = (
-    "row",
-    "sequence",
-    "forward_thread",
-    "shapes",
-    "dtypes",
-    "values",
-    "module",
-    "frame",
-)
 _DEVICE_INTEGERS = (
     "external_id",
     "correlation",
@@ -496,39 +479,6 @@ _DEVICE_INTEGERS = (
     "stream",
     "registers",
     "shared_memory",
-)
-_DEVICE_COLUMNS = (
-    "row",
-    "grid_blocks",
-    "block_threads",
-    "occupancy_percent",
-    "warps_per_multiprocessor",
-    "bytes",
-    "direction",
-    "annotation",
-    *_DEVICE_INTEGERS,
-)
-_COLLECTIVE_COLUMNS = (
-    "row",
-    "external_id",
-    "operation",
-    "dtype",
-    "group",
-    "description",
-    "ranks",
-    "in_elements",
-    "out_elements",
-    "group_size",
-    "sequence",
-)
-_MEMORY_COLUMNS = (
-    "at_ns",
-    "device",
-    "allocated_bytes",
-    "reserved_bytes",
-    "bytes",
-    "address",
-    "thread",
 )
 
 
@@ -555,11 +505,14 @@ def _numbers(numbers: Iterable[int]) -> Column:
     return np.array([*numbers, -1], dtype=np.int64)
 
 
-def _joined(parts: list[Columns], names: Iterable[str]) -> Columns:
-    """The columns of all parts. Empties the parts, to free memory while joining."""
+def _joined(parts: list[Columns]) -> Columns:
+    """The columns of all parts. Empties the parts, to free memory while joining.
+
+    Without parts, each column is empty, whatever its name.
+    """
     if not parts:
-        return {name: np.empty(0, dtype=np.int64) for name in names}
-    return {name: np.concatenate([part.pop(name) for part in parts]) for name in names}
+        return defaultdict(lambda: np.empty(0, dtype=np.int64))
+    return {name: np.concatenate([part.pop(name) for part in parts]) for name in [*parts[0]]}
 
 
 def _fill_placement(device: Columns, thread: Column, threads: list[tuple[Any, Any]]) -> None:
