@@ -10,7 +10,7 @@ import gzip
 import re
 from pathlib import Path
 
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 
 NEUTRAL_HOST = "host0"
 

@@ -10,7 +10,7 @@ from demo_logs.record.compiled.schedule import CompiledOperation, CompiledSchedu
 from demo_logs.record.compiled.timeline import Execution, Timeline, play
 from demo_logs.record.synthetic_clock import ORIGIN_UNIX_NS
 from tb_perfadvisor.hardware import find_device
-from tb_perfadvisor.ingest.xspace.decode.wire import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
 from tb_perfadvisor.ingest.xspace.interpret.run_links import TPU_LAUNCH
 from tb_perfadvisor.trace.hlo_text import parse_instruction
 from tests.support.writers.xplane.planes import Plane
