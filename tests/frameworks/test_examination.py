@@ -225,6 +225,17 @@ def test_the_reverse_direction_of_which_the_end_is_read(is_fixed: bool) -> None:
     assert bool(look(step, "unused")) != is_fixed
 
 
+def test_the_workspace_of_a_recurrent_layer_is_no_result() -> None:
+    layer = nn.LSTM(2, 5, bidirectional=True)
+
+    def loss() -> torch.Tensor:
+        states, (last, _) = layer(torch.randn(3, 6, 2))
+        return torch.bmm(states.permute(1, 0, 2), last.view(-1, 10, 1)).square().mean()
+
+    # Nobody reads the cells' last state, which joins those of both directions.
+    assert {each.operator for each in look(training(layer, loss), "unused")} <= {"aten::stack"}
+
+
 def test_single_numbers_with_any_strides_are_looked_at() -> None:
     layer = nn.Linear(4, 2)
     chances = torch.distributions.Categorical

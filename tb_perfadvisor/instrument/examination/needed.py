@@ -183,7 +183,9 @@ def _of_reader(
     part = _of_input(reader, at, need, made_by)
     if part.share == 0.0:
         return NOTHING
-    part = _of_operand(part, reader.inputs[at].shape, _result(source))
+    operand = reader.inputs[at]
+    read = (each.shape for each in source.outputs if each.storage == operand.storage)
+    part = _of_operand(part, operand.shape, next(read, _result(source)))
     inherited = need.selection if need.share < 1.0 else None
     own = None if part.share == 1.0 else (number, at)
     return part._replace(selection=inherited or own)

@@ -96,15 +96,19 @@ class Recompilation(Rule):
             first_ns = min(round(_FIRST_RUN_SHARE * work_ns), compiling_ns)
         changing = changing_inputs(signals)
         called = recompiled(trace.facts.lines)
+        instance = (
+            f"{compiled} of {len(by_step)} steps compile{_of(trace, rows, idle)}"
+            f"{f' in {place_of(called[0])}' if called else ''}"
+        )
+        is_single = compiled == 1 < len(by_step)
         yield Finding(
-            instance=(
-                f"{compiled} of {len(by_step)} steps compile{_of(trace, rows, idle)}"
-                f"{f' in {place_of(called[0])}' if called else ''}"
-            ),
+            title=f"Find out whether more steps compile: {instance}" if is_single else "",
+            instance=instance,
             summary=(
                 f"Compiling takes {per_step(compiling_ns, signals)}: {compiled} of {len(by_step)}"
                 f" steps compile{shapes_clause(changing)}.{guard_clause(log)}"
             ),
+            severity="low" if is_single else None,
             saving=Saving(
                 max(compiling_ns - _standard_error_ns(by_step), 0) if recurs else 0,
                 expected_ns,
@@ -113,6 +117,7 @@ class Recompilation(Rule):
                 "measured",
                 (Remove(union(events.start_ns[rows], events.end_ns[rows])),),
                 first_ns,
+                is_unknown=is_single,
             ),
             evidence=(
                 series_by_step("Compiling, by step", signals, by_step),
