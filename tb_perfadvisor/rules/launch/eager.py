@@ -43,7 +43,8 @@ class EagerOperators(Rule):
         eager = eager_calls(signals)
         total = total_ns(eager.idle)
         fused_ns, filled_ns = total_ns(eager.fusible), total_ns(eager.constants)
-        if self.is_minor(total, signals):
+        least_ns, called_ns, most_ns = eager.called_ns
+        if self.is_minor(total - called_ns, signals):
             return
         trace = signals.trace
         duration = trace.events.duration_ns[eager.rows]
@@ -57,9 +58,9 @@ class EagerOperators(Rule):
                 " function."
             ),
             saving=Saving(
-                max(total_ns(eager.sure) - recording_ns, 0),
-                total + filled_ns + (fused_ns - filled_ns) // 2,
-                total + fused_ns,
+                max(total_ns(eager.sure) - recording_ns - most_ns, 0),
+                total + filled_ns + (fused_ns - filled_ns) // 2 - called_ns,
+                total + fused_ns - least_ns,
                 join(eager.idle, eager.fusible),
                 "modeled" if fused_ns else "measured",
                 (Remove(join(eager.spans, eager.idle)),),

@@ -83,6 +83,13 @@ _FUSIBLE_OPERATOR = re.compile(rf"^Eager(?:Local)?Execute: (?:{'|'.join(_FUSIBLE
 once a function is traced (tensorflow/core/ops: math_ops, nn_ops, array_ops)."""
 
 
+_CALL_NS = {"tensorflow": (140_000, 200_000, 280_000), "jax": (5_000, 10_000, 33_000)}
+"""What a call of a compiled step takes: at least, as expected, and at most. Processor time with
+TensorFlow 2.21 and JAX 0.10 on a 2-core x86 virtual machine: a tf.function that adds or updates
+two numbers 140 to 220 microseconds, four steps of public programs 180 to 270, and ten operators up
+to 280; a jitted function of one array 5, of five 10, and of twenty-one 33."""
+
+
 class EagerCalls(Struct, frozen=True):
     """Operators that run one by one, if there are many per step."""
 
@@ -101,6 +108,8 @@ class EagerCalls(Struct, frozen=True):
     constants: Intervals
     """The part of `fusible` in which JAX fills arrays with a number. A compiled program stores no
     such array: what reads it reads the number."""
+    called_ns: tuple[int, int, int] = (0, 0, 0)
+    """What stays on the CPU, of all steps: calls of the compiled one, as in `_CALL_NS`."""
 
 
 @memoized
@@ -129,11 +138,11 @@ def eager_calls(signals: Signals) -> EagerCalls:
         usual = minus(idle, accidental_gaps(signals))
         is_eager = total_ns(intersect(induced, usual)) > _EAGER_SHARE * total_ns(usual)
         owned = idle if is_eager else induced
+        called_ns = _called_ns(signals)
         if trace.source.framework == "jax":
-            return EagerCalls(rows, spans, owned, induced, *_fusible(trace))
-        return EagerCalls(
-            rows, spans, owned, induced, minus(_fusible_operators(trace), owned), EMPTY
-        )
+            return EagerCalls(rows, spans, owned, induced, *_fusible(trace), called_ns)
+        fusible = minus(_fusible_operators(trace), owned)
+        return EagerCalls(rows, spans, owned, induced, fusible, EMPTY, called_ns)
     gaps = signals.attribution.idle
     launch = gaps.launch_row
     ended = (launch >= 0) & contains(spans, events.start_ns[launch]) & ~gaps.is_queued
@@ -141,6 +150,15 @@ def eager_calls(signals: Signals) -> EagerCalls:
     induced = intersect(idle, union(gaps.start_ns[ended], gaps.end_ns[ended]))
     induced = minus(induced, signals.synchronizations.induced)
     return EagerCalls(rows, spans, induced, induced, EMPTY, EMPTY)
+
+
+def _called_ns(signals: Signals) -> tuple[int, int, int]:
+    """A step that calls a function of TensorFlow already needs no other call."""
+    trace = signals.trace
+    rows = signals.steps.own(trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION))
+    calls = max(signals.steps.count - int(named(trace, rows, _FUNCTION).sum()), 0)
+    least, expected, most = (calls * ns for ns in _CALL_NS[trace.source.framework])
+    return least, stretched_ns(expected, trace), stretched_ns(most, trace)
 
 
 def _fusible(trace: Trace) -> tuple[Intervals, Intervals]:
