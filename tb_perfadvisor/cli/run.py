@@ -40,7 +40,7 @@ _NO_STEP = {
     "jax": "imported JAX, but ended before it had computed for a moment.",
     "numpy": "imported NumPy, but no loop came around three times.",
 }
-_NOTHING = "imported neither PyTorch, TensorFlow, Keras, JAX nor NumPy."
+_NOTHING = "imported neither PyTorch, TensorFlow, Keras, JAX nor NumPy, and computed only briefly."
 
 
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from _thread import start_new_thread
 from collections import Counter, deque
 from contextlib import suppress
 from functools import cached_property, partial
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 SETTINGS: Final = "PERFADVISOR_RUN"
 """The environment variable with the settings, as JSON."""
 _LOOK_EVERY_S: Final = 0.1
+_WORKED_S: Final = 3.0
+"""A program of Python alone that uses less processor time is left as it is."""
 _UNUSED_S: Final = 10.0
 """A program that does not use its optimizer for so long may be an evaluation."""
 _TRAINED_S: Final = 60.0
@@ -125,6 +128,8 @@ class _RecordedProcess(HookedProcess):
         self._lock = threading.RLock()
         self._sources = StepSources(self._step, self._on_better, self._on_next)
         super().__init__(settings)
+        # A thread that the program does not see: it may join all that `threading` knows.
+        start_new_thread(self._wait_for_work, ())
 
     @property
     def waiting(self) -> dict[str, OnImport]:
@@ -302,14 +307,20 @@ class _RecordedProcess(HookedProcess):
 
     # --- loops ------------------------------------------------------------------------------------
 
-    def _find_loop(self) -> None:
-        """Look for the loop whose rounds are the steps, and for programs without any."""
-        if self._loopless is None:
-            self._record_by_time()
-        if self._finder is None:
-            from tb_perfadvisor.instrument.loop_finder import LoopFinder
+    def _wait_for_work(self) -> None:
+        """Look for a loop in a program that imports no framework, too, when it has worked."""
+        while (missing_s := _WORKED_S - time.process_time()) > 0:
+            time.sleep(max(missing_s, _LOOK_EVERY_S))
+        with suppress(Exception):
+            self._find_loop()
 
+    def _find_loop(self) -> None:
+        """Look for the loop whose rounds are the steps, and for programs without any, once."""
+        from tb_perfadvisor.instrument.loop_finder import LoopFinder
+
+        if self._finder is None:
             self._finder = LoopFinder(self)
+            self._record_by_time()
             self._finder.start()
 
     def needs_loop(self) -> bool:
@@ -319,7 +330,7 @@ class _RecordedProcess(HookedProcess):
         return self._computes(None, Rank.GRADIENT, Rank.CALL)
 
     def _computes(self, *ranks: Rank | None) -> bool:
-        """Whether the program uses a framework, will not train soon, and has such steps."""
+        """Whether the program is not recorded by JAX, will not train soon, and has such steps."""
         is_so = self._sources.rank in ranks and not self._may_train_soon()
         return is_so and bool(self._framework_of_loop())
 
@@ -387,7 +398,7 @@ class _RecordedProcess(HookedProcess):
             return "torch"
         if "tensorflow" in imported or "keras" in imported:
             return "keras"
-        return "python" if "numpy" in imported else ""
+        return "python"
 
     def _what_a_step_is(self, rank: Rank) -> str:
         place = self._loop_seen.place if self._loop_seen is not None else ""

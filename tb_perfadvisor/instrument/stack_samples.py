@@ -32,6 +32,8 @@ _MOST_S: Final = 1.0
 _HELD: Final = 0.8
 """Python takes its lock away after its switch interval from who does not give it."""
 _USUAL_S: Final = sys.getswitchinterval()
+_BUSY_SHARE: Final = 0.1
+"""A process that uses less processor time waits: for time, another process or a machine."""
 _SOON_S: Final = 0.00001
 _FREE_S: Final = 0.00013
 """A lock that nobody holds comes sooner."""
@@ -196,7 +198,7 @@ class StackSamples:
     def _run(self) -> None:
         # Its own generator: the program's random numbers stay what they are without a recording.
         chance = random.Random()
-        before_s = time.monotonic()
+        before_s, used_s = time.monotonic(), time.process_time()
         while not self._is_stopped:
             interval_s = _USUAL_S if self._is_paused else ask_soon(_USUAL_S)
             # At random, so that no loop is in the same place each time.
@@ -206,13 +208,17 @@ class StackSamples:
             now_s = time.monotonic()
             late_s = now_s - asked_s - wait_s
             passed_s, before_s = now_s - before_s, now_s
+            used_before_s, used_s = used_s, time.process_time()
+            waits = used_s - used_before_s < _BUSY_SHARE * passed_s
             with suppress(Exception):
                 frame = at_work(sys._current_frames(), self._observed or 0, chance)
                 free_s = _FREE_S if interval_s < _USUAL_S else _HELD * interval_s
-                self.look(frame, passed_s, late_s >= free_s)
+                self.look(frame, passed_s, late_s >= free_s, waits)
         sys.setswitchinterval(_USUAL_S)
 
-    def look(self, frame: FrameType | None, passed_s: float, was_held: bool = False) -> None:
+    def look(
+        self, frame: FrameType | None, passed_s: float, was_held: bool = False, waits: bool = False
+    ) -> None:
         """Count the time since the last look for where the program is.
 
         If Python's lock was held, the look had to wait until it was taken away.
@@ -229,7 +235,8 @@ class StackSamples:
             self._of_step.looks += 1
             self._of_step.seconds[place] += passed_s  # type: ignore[assignment]
             self._of_step.spells[place] += (place, call) != self._before
-            self._of_step.doing.setdefault(place, Counter())[_doing(frame, was_held)] += 1
+            doing = "waits" if waits else _doing(frame, was_held)
+            self._of_step.doing.setdefault(place, Counter())[doing] += 1
             self._before = place, call
 
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import random
+import socket
+import subprocess
 import sys
 import threading
 import time
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 import pytest
@@ -313,3 +316,54 @@ def test_who_holds_the_lock_for_long_runs_python() -> None:
     lines = samples.lines
     assert lines is not None
     assert [line.activity for line in lines.lines] == ["Python"]
+
+
+def wait_for_time() -> None:
+    time.sleep(0.2)
+
+
+def wait_for_a_lock() -> None:
+    threading.Event().wait(0.2)
+
+
+def wait_for_a_process() -> None:
+    subprocess.run([sys.executable, "-c", "import time; time.sleep(0.2)"], check=True)
+
+
+def wait_for_a_machine() -> None:
+    left, right = socket.socketpair()
+    with left, right, suppress(TimeoutError):
+        left.settimeout(0.2)
+        left.recv(1)
+
+
+@pytest.mark.parametrize(
+    "wait", [wait_for_time, wait_for_a_lock, wait_for_a_process, wait_for_a_machine]
+)
+def test_who_uses_no_processor_waits(wait: Callable[[], None]) -> None:
+    samples = StackSamples()
+    samples.step()
+
+    def has_waited() -> bool:
+        wait()
+        samples.step()
+        lines = samples.lines.lines if samples.lines is not None else ()
+        return any((line.function, line.activity) == (wait.__name__, "waits") for line in lines)
+
+    try:
+        assert any(has_waited() for _ in range(50))
+    finally:
+        samples.stop()
+
+
+@pytest.mark.parametrize("work", [lambda: sum(range(10_000)), lambda: hash("a" * 10_000)])
+def test_who_works_does_not_wait(work: Callable[[], object]) -> None:
+    samples = StackSamples()
+    samples.step()
+    while samples.lines is None or samples.lines.looks < 20:
+        ends_s = time.process_time() + 0.1
+        while time.process_time() < ends_s:
+            work()
+        samples.step()
+    samples.stop()
+    assert "waits" not in {line.activity for line in samples.lines.lines if line.share > 0.5}

@@ -71,9 +71,10 @@ BUDGET = {
     # Events of an XSpace decoded in threads, and programs without an embedded one read without
     # protobuf: a file of 65 MB of a TPU took a third longer.
     # Slices of large traces decoded by the process that reads them, too: 81 MB in 1.8 s, not 2.0.
-    # What a call of a compiled step takes: of TensorFlow steps below 1 ms, 77 to 100 % were promised
-    # where 42 and 58 % go.
-    "lines of Python and TOML": 137_208,
+    # What a call of a compiled step takes: of TensorFlow steps below 1 ms, 77 to 100 % were
+    # promised where 42 and 58 % go.
+    # Programs of Python alone, which were not recorded, and waits, which were called calls.
+    "lines of Python and TOML": 137_236,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

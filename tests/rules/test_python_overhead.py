@@ -446,6 +446,7 @@ def in_flux(share: float, activity: Activity | None, *, line: int = 70, loop: bo
         ("parts", True, "Copy fewer parts of arrays", "arrays-in-place"),
         ("calls", False, "Make fewer or cheaper calls of compiled functions", "one-call-for-all"),
         ("calls", True, "Let one call do what a loop does one by one", "one-call-for-all"),
+        ("waits", True, "Find out what the program waits for", "shorter-waits"),
     ],
 )
 def test_compiled_work_of_a_program_without_operators_has_only_bounds(

@@ -381,6 +381,7 @@ _DOES: dict[Activity | None, str] = {
     "operators": "operators between arrays, each of which makes a new array",
     "parts": "copies of parts of arrays",
     "calls": "compiled functions",
+    "waits": "waits that use no processor",
 }
 
 

@@ -94,6 +94,7 @@ _DO: dict[Activity | None, str] = {
     "operators": "Make fewer temporary arrays",
     "parts": "Copy fewer parts of arrays",
     "calls": "Make fewer or cheaper calls of compiled functions",
+    "waits": "Find out what the program waits for",
 }
 """Titles, by what a function does."""
 _LOOPS = "Let one call do what a loop does one by one"
@@ -167,6 +168,7 @@ class PythonOverhead(Rule):
             title = f"{title}: {function}"
             is_array_work = activity in ("operators", "parts")
             change = "arrays-in-place" if is_array_work else "one-call-for-all"
+            change = "shorter-waits" if activity == "waits" else change
             is_python = activity == "Python"
         if function is not None and has_price:
             # Of Python's own instructions, half is a guess. Compiled work may all be needed.
