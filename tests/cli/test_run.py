@@ -68,20 +68,12 @@ def test_a_program_of_python_alone_is_recorded_when_it_has_worked(
     (tmp_path / "numpy.py").write_text(NUMPY)
     script = tmp_path / "search.py"
     late = "import numpy; time.sleep(1); raise SystemExit(3)" if is_late else "raise SystemExit(3)"
-    script.write_text(PLAIN.format(seconds=7, late=late))
+    script.write_text(PLAIN.format(seconds=10, late=late))
     status, out, said = perfadvisor_run(tmp_path, str(script), logdir="out")
     assert status == 3
     assert out.count("Thread(") == 1
     assert "a step is a round of the loop at search.py:4" in said
     assert list((tmp_path / "out").glob("step_*/*.pt.trace.json.gz"))
-
-
-def test_a_program_of_python_alone_that_repeats_nothing_is_recorded_by_time(tmp_path: Path) -> None:
-    script = tmp_path / "search.py"
-    script.write_text("for _ in range(1):\n    print(sum(a * a % 7 for a in range(10**8)) > 0)")
-    _, out, said = perfadvisor_run(tmp_path, str(script))
-    assert out == "True\n"
-    assert "by time" in said
 
 
 def test_a_program_that_hides_from_us_is_told_so(tmp_path: Path) -> None:
