@@ -16,7 +16,7 @@ _LINE = re.compile(r"^(?P<file>[^\s:][^:\n]*\.\w+):(?P<line>\d{1,9})(?: (?P<func
 """`models/net.py:57 forward`, as evidence names a source line."""
 
 
-_NAMED = re.compile(r"[^\s():]+\.py:\d+")
+_NAMED = re.compile(r"(?<![^\s():])[^\s():]+\.py:\d+")
 
 
 def parse_place(text: str) -> model.Place | None:
