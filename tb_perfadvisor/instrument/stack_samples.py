@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from math import isclose
 from types import FrameType
 from typing import Final, NamedTuple
 
@@ -154,7 +155,7 @@ class StackSamples:
     def pause(self) -> None:
         """A recording begins, in which everything takes longer."""
         self._is_paused = True
-        sys.setswitchinterval(_USUAL_S)
+        take_turns_as_usual()
 
     def go_on(self) -> None:
         """It has ended."""
@@ -200,7 +201,7 @@ class StackSamples:
         chance = random.Random()
         before_s, used_s = time.monotonic(), time.process_time()
         while not self._is_stopped:
-            interval_s = _USUAL_S if self._is_paused else ask_soon(_USUAL_S)
+            interval_s = sys.getswitchinterval() if self._is_paused else ask_soon(_USUAL_S)
             # At random, so that no loop is in the same place each time.
             wait_s = _EVERY_S * chance.uniform(0.5, 1.5)
             asked_s = time.monotonic()
@@ -212,9 +213,9 @@ class StackSamples:
             waits = used_s - used_before_s < _BUSY_SHARE * passed_s
             with suppress(Exception):
                 frame = at_work(sys._current_frames(), self._observed or 0, chance)
-                free_s = _FREE_S if interval_s < _USUAL_S else _HELD * interval_s
+                free_s = _FREE_S if isclose(interval_s, _SOON_S) else _HELD * interval_s
                 self.look(frame, passed_s, late_s >= free_s, waits)
-        sys.setswitchinterval(_USUAL_S)
+        take_turns_as_usual()
 
     def look(
         self, frame: FrameType | None, passed_s: float, was_held: bool = False, waits: bool = False
@@ -244,12 +245,21 @@ def ask_soon(usual_s: float) -> float:
     """Ask for Python's lock soon after a wait, not after the usual time; returns that interval.
 
     Who waits for it gets it where the program gives it away, such as in NumPy's random numbers, and
-    not in what takes the time. If the program has other threads, they take turns as usual.
+    not in what takes the time. If the program has other threads, they take turns as usual, and an
+    interval that it has chosen itself stays.
     """
+    if not (isclose(now_s := sys.getswitchinterval(), usual_s) or isclose(now_s, _SOON_S)):
+        return now_s
     is_alone = sum(not t.name.startswith("perfadvisor") for t in threading.enumerate()) == 1
     interval_s = _SOON_S if is_alone else usual_s
     sys.setswitchinterval(interval_s)
     return interval_s
+
+
+def take_turns_as_usual() -> None:
+    """Take back what `ask_soon` has set."""
+    if isclose(sys.getswitchinterval(), _SOON_S):
+        sys.setswitchinterval(_USUAL_S)
 
 
 def _doing(frame: FrameType | None, was_held: bool) -> Activity:

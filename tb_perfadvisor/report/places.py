@@ -14,9 +14,8 @@ RAN_AT_START = "the line that ran when the recording began"
 """The note of a place that names the recorder's own call rather than the code that costs time."""
 _LINE = re.compile(r"^(?P<file>[^\s:][^:\n]*\.\w+):(?P<line>\d{1,9})(?: (?P<function>\S.*))?$")
 """`models/net.py:57 forward`, as evidence names a source line."""
-
-
 _NAMED = re.compile(r"(?<![^\s():])[^\s():]+\.py:\d+")
+"""A place within a sentence, such as a title."""
 
 
 def parse_place(text: str) -> model.Place | None:

@@ -55,7 +55,7 @@ def test_processes_are_started_where_they_are_worth_it(
         ([3 * MB] * 4, None, False),
         ([3 * MB], 2, True),
         ([2 * MB], 2, False),
-        ([3 * MB] * 2, 2, False),  # whoever asks for processes gets them for any format
+        ([3 * MB] * 2, 2, False),  # a given number of processes counts for any format
     ],
 )
 def test_processes_share_a_few_very_large_files(

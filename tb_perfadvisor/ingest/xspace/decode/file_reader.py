@@ -87,7 +87,7 @@ class FileReader:
             )
 
     def block(self, begin: int, end: int) -> wire.Bytes:
-        """The bytes as a padded buffer, which the next call overwrites.
+        """The bytes as a padded buffer, which a later call overwrites.
 
         Blocks share buffers, because new memory pages cost as much as decoding a block. A buffer
         that threads work on is waited for.
