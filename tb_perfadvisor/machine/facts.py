@@ -35,8 +35,8 @@ SideWork = Literal[
 """What a program writes for people to look at, or to go on from; and what else it does every few
 steps, such as `if step % 100 == 0`, or behind the loop over the steps of an epoch."""
 Activity = Literal["compiling", "Python", "operators", "parts", "calls", "waits"]
-"""What is done most: a framework compiles; Python runs its own instructions; and compiled code
-computes an expression such as `a + b`, reads or writes parts as `a[i] = b` does, or is called."""
+"""What is done most: a framework compiles; Python runs its own instructions; compiled code
+computes `a + b`, reads or writes parts as `a[i] = b` does, or is called; or the program waits."""
 
 
 class Machine(Struct, frozen=True):
