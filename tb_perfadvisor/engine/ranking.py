@@ -1,6 +1,7 @@
 """Ranks findings by what they save, without counting the same time twice.
 
-Findings rank by what they are expected to save. If nothing tells how much that is, the bounds do:
+Findings rank by what they are expected to save. Of those that are expected to save about the same,
+the one that is sure to save most leads. If nothing tells how much that is, the bounds do:
 such a finding ranks by their middle, and its severity is one degree below that of its high end. It
 does not lead while another one is rated high. What the timers of the whole run show ranks by its
 share of the run.
@@ -51,6 +52,8 @@ FEWEST_STEPS = 3
 LEADS_SHARE = 0.5
 """Losing accuracy or information needs the user's judgment. Other advice that saves this share of
 it is the better start."""
+SIMILAR_SHARE = 2 / 3
+"""Estimates of what is expected are no better than that; what is sure to be saved then decides."""
 PART_SHARE = 0.5
 """A finding of which more than half is about other time does not explain the general one."""
 SPEAKS_FOR_SHARE = 0.8
@@ -126,7 +129,7 @@ def _rank_all(
     general = [(r, f) for r, f in found if not any(f is part for _, part in nested)]
     ranked: list[RankedFinding] = []
     union = Combination(window_ns, saved_ns, most_ns or (lambda claims: window_ns))
-    ordered = _priced_first(sorted(general, key=sort_key), window_ns, steps)
+    ordered = _surest_first(sorted(general, key=sort_key), window_ns, steps)
     for rule, finding in _lossless_first(ordered):
         marginal = union.add(finding)
         ranked.append(
@@ -273,17 +276,32 @@ def _lossless_part(ranked: Sequence[RankedFinding]) -> int | None:
     return None
 
 
-def _priced_first(
+def _surest_first(
     ordered: Sequence[tuple[Rule, Finding]], window_ns: int, steps: Steps | None
 ) -> list[tuple[Rule, Finding]]:
-    """The same findings; if nothing tells what the first one saves, the best sure one leads."""
+    """The same findings; the one that is sure to save most leads, if it saves about as much.
+
+    If nothing tells what the first one saves, the best one that is rated high leads.
+    """
     found = list(ordered)
-    if not found or found[0][1].saving is not None:
+    if not found:
         return found
+    first, rated = found[0][1].saving, _SEVERITY[_severity(found[0][1], window_ns, steps)]
+    best, surest_ns = 0, 0 if first is None else first.low_ns
     for place, (_, finding) in enumerate(found):
-        if finding.saving is not None and _severity(finding, window_ns, steps) == "high":
-            return [found[place], *found[:place], *found[place + 1 :]]
-    return found
+        saving, severity = finding.saving, _SEVERITY[_severity(finding, window_ns, steps)]
+        if saving is None:
+            continue
+        if first is None:
+            if severity == _SEVERITY["high"]:
+                best = place
+                break
+            continue
+        if saving.expected_ns < SIMILAR_SHARE * first.expected_ns:
+            break
+        if saving.low_ns > surest_ns and severity <= rated and not finding.is_lossy:
+            best, surest_ns = place, saving.low_ns
+    return [found[best], *found[:best], *found[best + 1 :]]
 
 
 def _lossless_first(ordered: Sequence[tuple[Rule, Finding]]) -> list[tuple[Rule, Finding]]:

@@ -121,13 +121,13 @@ def test_a_low_end_is_below_zero_only_by_what_the_change_may_cost() -> None:
 
 
 def test_what_a_change_may_cost_counts_once() -> None:
-    # Together they save 10 + 15 at least, 40 + 30 probably, and cost 50 at most.
-    first = costing(Saving(10, 40, 60, single(0, 100), "modeled"), 50)
+    # Together they save 15 + 15 at least, 50 + 30 probably, and cost 50 at most.
+    first = costing(Saving(15, 50, 60, single(0, 100), "modeled"), 50)
     second = costing(Saving(15, 30, 60, single(100, 200), "modeled"), 20)
     ranked, combined = rank([(Compile(), first), (Compile(), second)], window_ns=1000)
-    assert combined == CombinedSaving(25 - 50, 70, 120)
+    assert combined == CombinedSaving(30 - 50, 80, 120)
     # Order, severity and what each adds are of what is expected.
-    assert [entry.marginal_ns for entry in ranked] == [40, 30]
+    assert [entry.marginal_ns for entry in ranked] == [50, 30]
     assert [entry.severity for entry in ranked] == ["medium", "medium"]
 
 

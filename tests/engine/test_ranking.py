@@ -132,11 +132,11 @@ def test_without_a_price_the_bounds_decide_the_severity(high_ns: int, severity: 
 def test_a_later_finding_may_take_what_the_first_one_claims_but_does_not_expect() -> None:
     # The first may save 80 of its 100, and expects the 30 at their start.
     waits = Finding("", Saving(0, 30, 80, single(0, 100), "simulated", priced=single(0, 30)))
-    ranked, combined = rank([(rule("a"), waits), (rule("b"), saves(20, 20, 60))], 1000)
+    ranked, combined = rank([(rule("a"), waits), (rule("b"), saves(16, 20, 60))], 1000)
     # 30 of the 40 that b is taken from are left.
-    assert [entry.marginal_ns for entry in ranked] == [30, 15]
+    assert [entry.marginal_ns for entry in ranked] == [30, 12]
     assert combined is not None
-    assert (combined.expected_ns, combined.high_ns) == (45, 100)
+    assert (combined.expected_ns, combined.high_ns) == (42, 96)
 
 
 def test_order_is_by_expected_then_confidence_then_id() -> None:
@@ -149,6 +149,25 @@ def test_order_is_by_expected_then_confidence_then_id() -> None:
         (rule("z"), saves(11, 0, 11, "heuristic")),
     ]
     assert order(rank(found, 100)[0]) == ["z", "a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize(
+    ("sure_ns", "expected_ns", "first"),
+    [
+        (50, 200, "surer"),  # two thirds of 300, and 50 of it are sure
+        (50, 199, "larger"),
+        (40, 200, "larger"),  # no surer
+    ],
+)
+def test_of_findings_that_save_about_the_same_the_surest_leads(
+    sure_ns: int, expected_ns: int, first: str
+) -> None:
+    larger = Finding("", Saving(40, 300, 400, single(0, 400), "measured"))
+    surer = Finding("", Saving(sure_ns, expected_ns, 400, single(400, 800), "measured"))
+    ranked, combined = rank([(rule("larger"), larger), (rule("surer"), surer)], 1000)
+    assert order(ranked)[0] == first
+    assert combined is not None
+    assert combined.expected_ns == 300 + expected_ns  # the order changes no sum
 
 
 LOSSY = Remedy(text="Use fp8.", costs=(("accuracy", "Results are rounded."),))

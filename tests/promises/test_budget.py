@@ -74,7 +74,8 @@ BUDGET = {
     # What a call of a compiled step takes: of TensorFlow steps below 1 ms, 77 to 100 % were
     # promised where 42 and 58 % go.
     # Programs of Python alone, which were not recorded, and waits, which were called calls.
-    "lines of Python and TOML": 137_245,
+    # Input that a few recorded steps wait for, and the run does not; the surest of similar savings.
+    "lines of Python and TOML": 137_294,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

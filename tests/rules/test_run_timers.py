@@ -85,6 +85,26 @@ def test_an_input_bound_third_is_found_though_the_recorded_steps_do_not_wait() -
     assert not found(StepOutliers, run_with(timers([10 + e for e in waits], input_ms=waits)))
 
 
+@pytest.mark.parametrize(
+    ("waited_ms", "expected_ms"),
+    # The recorded steps wait for 6 of 10 ms each; those of the run for so much of 10 ms.
+    [(6.0, 12.0), (0.8, 1.6), (0.0, 12.0)],
+)
+def test_recorded_steps_that_wait_longer_than_those_of_the_run(
+    waited_ms: float, expected_ms: float
+) -> None:
+    trace = draw("""
+        cell 1ms
+        step   |..........|..........|
+        main   |DDDDDDOOOO|DDDDDDOOOO|
+    """)
+    known = timers([10.0] * ROWS, input_ms=[waited_ms] * ROWS)
+    (finding,) = found(InputStall, replace(run_of(trace), timers=(known,)))
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == pytest.approx(expected_ms * MS)
+    assert finding.saving.high_ns == 12 * MS
+
+
 def test_what_is_not_known_is_no_wait() -> None:
     assert not found(InputStall, run_with(timers([10.0] * ROWS)))
     assert not found(InputStall, run_with(timers([10.0] * ROWS, input_ms=[0.4] * ROWS)))

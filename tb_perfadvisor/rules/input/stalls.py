@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.advice import advise
@@ -39,7 +40,7 @@ from tb_perfadvisor.signals.input.loader_workers import (
     workers_to_keep_up,
 )
 from tb_perfadvisor.signals.input.tfdata import kind_of, tfdata
-from tb_perfadvisor.signals.steps.timed_run import input_over_run
+from tb_perfadvisor.signals.steps.timed_run import input_over_run, parts_of_worker
 from tb_perfadvisor.trace import EventKind, OperatorTotal, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
@@ -79,6 +80,7 @@ class InputStall(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         found = [*self._in_steps(signals)] if self.meets_needs(signals) else []
+        found = [_as_over_run(each, signals) for each in found]
         cost = input_over_run(signals, self.minimum_share)
         if cost is None or cost.run_share < self.minimum_share:
             yield from found
@@ -193,6 +195,21 @@ class InputStall(Rule):
         lost_ns = float(np.maximum(beyond_ns[is_other], 0).sum())
         least_share = self.minimum_share - self.recurring_share
         return lost_ns >= least_share * float(length_ns[is_other].sum())
+
+
+def _as_over_run(finding: Finding, signals: Signals) -> Finding:
+    """A finding whose saving is expected to be no larger than what all steps of the run wait.
+
+    A few recorded steps may have met a slow batch that the run seldom has.
+    """
+    saving, parts = finding.saving, parts_of_worker(signals)
+    if saving is None or parts is None or not parts.input_share:  # no loader was timed
+        return finding
+    most_ns = int(parts.input_share * signals.attribution.window_ns)
+    if saving.expected_ns <= most_ns:
+        return finding
+    low_ns = min(saving.low_ns, most_ns)
+    return replace(finding, saving=replace(saving, low_ns=low_ns, expected_ns=most_ns, fix=()))
 
 
 def _about_waits(

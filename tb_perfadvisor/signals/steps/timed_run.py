@@ -66,6 +66,11 @@ class RunParts(Struct, frozen=True):
         """The time of all timed steps."""
         return float((self.steps * self.step_ns).sum())
 
+    @property
+    def input_share(self) -> float:
+        """The part of that time spent waiting for loaders that the recorder timed."""
+        return float(np.nansum(self.steps * self.input_ns)) / self.run_ns if self.run_ns else 0.0
+
 
 class RunCost(Struct, frozen=True):
     """What something costs in the affected parts of a run."""

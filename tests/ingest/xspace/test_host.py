@@ -233,6 +233,24 @@ def test_an_iterator_that_names_itself_tells_more_than_next() -> None:
     assert found["$builtins next"] == "PYTHON"
 
 
+@pytest.mark.parametrize(("wrappers", "is_input"), [(3, True), (4, False)])
+def test_only_a_few_calls_lie_between_the_loop_and_what_fetches(
+    wrappers: int, *, is_input: bool
+) -> None:
+    # Deep in a library that draws, `_draw_list_compositing_images` makes no batch.
+    drawing = Drawing()
+    host = drawing.plane("/host:CPU")
+    line = drawing.line(host, "python")
+    drawing.event(host, line, "$train.py:5 main", 0, 200_000)
+    for start in (10_000, 110_000):
+        for depth in range(wrappers):
+            drawing.event(host, line, "$figure.py:7 save", start + depth, 30_000 - 2 * depth)
+        drawing.event(host, line, "$image.py:115 _draw_list_compositing_images", start + 9, 25_000)
+        drawing.event(host, line, "PjitFunction(step)", start + 40_000, 50_000)
+    found = kinds(drawing.read())["$image.py:115 _draw_list_compositing_images"]
+    assert (found == "INPUT_WAIT") == is_input
+
+
 def test_what_a_step_fetches_while_it_is_traced_is_no_input() -> None:
     drawing = Drawing()
     host = drawing.plane("/host:CPU")

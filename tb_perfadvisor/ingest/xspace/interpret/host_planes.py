@@ -173,6 +173,7 @@ _BATCH_MAKING_FRAME: Final = re.compile(
     r"|stream)|batch|augment(ed)?|collate(_fn)?|next_batch|__next__)$)"
 )
 _NEXT: Final = re.compile(r"\$builtins next$")
+_FRAME: Final = re.compile(r"\$")
 _WAITING_FRAME: Final = re.compile(r"\$\w+\.py:\d+ (block_until_ready|effects_barrier)$")
 
 # The first pattern that matches at the start of the name decides.
@@ -246,6 +247,9 @@ _LIBRARY_CALL: Final = re.compile(
 )
 # Taking the next element of a list takes less: it shows no input pipeline.
 _SHORTEST_FETCH_NS: Final = 10_000
+# Between the loop and what fetches a batch are a few generators that wrap each other. Deeper, as
+# where a library draws a list of images, such names mean something else.
+_MOST_WRAPPERS: Final = 3
 # Threads with a single purpose.
 _INPUT_THREAD: Final = re.compile(r"tf_data_")
 _COMPILE_THREAD: Final = re.compile(r"(?i).*(compil|codegen)")
@@ -431,6 +435,7 @@ def _mark_batch_making(line: Line, kind: NDArray[np.uint8]) -> None:
     """Classify Python frames that make batches between calls of jitted functions as fetches.
 
     A frame that calls a jitted function of the program, or waits for one, does the step's work.
+    What the step consumes is fetched by a frame that does, or by a few calls of it.
     """
     frames = line.named(_BATCH_MAKING_FRAME) & (kind == EventKind.PYTHON)
     called = line.named(_JITTED_CALL)
@@ -442,6 +447,10 @@ def _mark_batch_making(line: Line, kind: NDArray[np.uint8]) -> None:
     working = union(start[called], end[called])
     frames &= np.searchsorted(step_at, end) == np.searchsorted(step_at, start)
     frames &= ~contains(working, start) & (line.duration_ns >= _SHORTEST_FETCH_NS)
+    idle = line.named(_FRAME) & (np.searchsorted(step_at, end) == np.searchsorted(step_at, start))
+    begun = np.searchsorted(np.sort(start[idle]), start)
+    ended = np.searchsorted(np.sort(end[idle]), start, side="right")
+    frames &= begun - ended <= _MOST_WRAPPERS
     # An iterator that names itself inside of `next()` tells more.
     wait_at = np.sort(start[kind == EventKind.INPUT_WAIT])
     has_wait = np.searchsorted(wait_at, end) > np.searchsorted(wait_at, start)
