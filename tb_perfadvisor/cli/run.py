@@ -72,7 +72,7 @@ _NOTHING = "imported neither PyTorch, TensorFlow, Keras, JAX nor NumPy, and comp
     default=20.0,
     show_default=True,
     metavar="SECONDS",
-    help="Seconds before the first long recording of what is recorded by time, such as JAX.",
+    help="Seconds before the first long recording of what is recorded by time.",
 )
 @click.option("--advise", is_flag=True, help="Analyze each recording and log the headline.")
 @click.argument(
@@ -90,7 +90,7 @@ def run(
 
     Write the program after two dashes: perfadvisor run -- python train.py. A step is a batch of
     Keras, a step of the optimizer, or else a round of the loop that repeats; at the end it says
-    which. JAX is recorded by time, and so is a program that repeats nothing.
+    which. A program that repeats nothing is recorded by time.
     """
     from tb_perfadvisor.instrument import hook, site
     from tb_perfadvisor.instrument.continuous.profiler import SWITCH, is_switched_off

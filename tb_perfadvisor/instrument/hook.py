@@ -1,8 +1,8 @@
 """Starts in the processes of a program what a command put there: recording, or measuring.
 
-`sitecustomize` in `instrument/site` calls `install` when Python starts. JAX has no call that every
-program makes once per step, so its programs are recorded by time; so are those that repeat neither
-a call nor a loop, or do on many threads, because a profiler of steps is one of a thread.
+`sitecustomize` in `instrument/site` calls `install` when Python starts. Programs that repeat
+neither a call nor a loop are recorded by time; so are those that do on many threads, because a
+profiler of steps is one of a thread.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from tb_perfadvisor.instrument.examination.repeated_calls import RepeatedCalls
     from tb_perfadvisor.instrument.loop_finder import LoopFinder
     from tb_perfadvisor.instrument.loopless_windows import LooplessWindows
-    from tb_perfadvisor.instrument.loops import Loop
     from tb_perfadvisor.instrument.parts import Parts
+    from tb_perfadvisor.instrument.program_loops import Loop
     from tb_perfadvisor.instrument.step_hooks import TensorFlowCalls
     from tb_perfadvisor.instrument.time_windows import TimeWindows
 
@@ -110,6 +110,8 @@ class _RecordedProcess(HookedProcess):
         """When the first and the last step of training ended."""
         self._has_rested = False
         self._finder: LoopFinder | None = None
+        self._may_find = threading.Lock()
+        """Taken by the first that looks for loops, and never given back."""
         self._loop_seen: Loop | None = None
         self._because = ""
         """Why rounds of the loop are better steps than calls."""
@@ -273,20 +275,27 @@ class _RecordedProcess(HookedProcess):
         from tb_perfadvisor.instrument.ranks import rank_of_environment, rank_of_torch
 
         logdir, plan = self.settings["logdir"], self.settings["plan"]
+        # A framework's tracer of Python would take the place of what tells of rounds.
+        has_stacks = self._finder is None or not self._finder.rounds.is_costly
         if threading.current_thread() is not threading.main_thread():
             # One that makes few steps may end while it is recorded, which nobody else can end.
             plan = {**plan, "early": None}
         if self._framework == "torch":
             from tb_perfadvisor.instrument.continuous.recorders import TorchRecorder
 
-            # PyTorch's tracer of Python would take the place of what tells of rounds.
-            is_costly = self._finder is not None and self._finder.rounds.is_costly
-            recorder = TorchRecorder(has_stacks=not is_costly)
+            recorder = TorchRecorder(has_stacks=has_stacks)
             return make_profiler(logdir, recorder, rank_of_torch(), **plan)
         if self._framework == "python":
             from tb_perfadvisor.instrument.continuous.python_recorder import PythonRecorder
 
             return make_profiler(logdir, PythonRecorder(), rank_of_environment() or 0, **plan)
+        if self._framework == "jax":
+            import jax
+
+            from tb_perfadvisor.instrument.continuous.recorders import JaxRecorder
+
+            recorder = JaxRecorder(has_stacks=has_stacks)
+            return make_profiler(logdir, recorder, jax.process_index(), **plan)
         from tb_perfadvisor.instrument.keras import profiler_of_backend
 
         return profiler_of_backend(logdir, plan)
@@ -316,9 +325,10 @@ class _RecordedProcess(HookedProcess):
 
     def _find_loop(self) -> None:
         """Look for the loop whose rounds are the steps, and for programs without any, once."""
-        from tb_perfadvisor.instrument.loop_finder import LoopFinder
+        # An import and enough work may come at once. Neither waits: it may hold the import's lock.
+        if self._may_find.acquire(blocking=False):
+            from tb_perfadvisor.instrument.loop_finder import LoopFinder
 
-        if self._finder is None:
             self._finder = LoopFinder(self)
             self._record_by_time()
             self._finder.start()
@@ -330,9 +340,8 @@ class _RecordedProcess(HookedProcess):
         return self._computes(None, Rank.GRADIENT, Rank.CALL)
 
     def _computes(self, *ranks: Rank | None) -> bool:
-        """Whether the program is not recorded by JAX, will not train soon, and has such steps."""
-        is_so = self._sources.rank in ranks and not self._may_train_soon()
-        return is_so and bool(self._framework_of_loop())
+        """Whether the program will not train soon, and has such steps."""
+        return self._sources.rank in ranks and not self._may_train_soon()
 
     def known_steps(self) -> int:
         """How many steps were seen so far."""
@@ -340,6 +349,15 @@ class _RecordedProcess(HookedProcess):
 
     def has_loop(self, loop: Loop, steps: float) -> bool:
         """Whether the calls that were taken for steps are, about one per round of a loop."""
+        if self._framework_of_loop() == "jax":
+            from tb_perfadvisor.errors import PerfAdvisorError
+            from tb_perfadvisor.instrument.jax_session import require_working_profiler
+
+            try:
+                require_working_profiler()  # not on the main thread, which would wait for it
+            except PerfAdvisorError:
+                self._is_settled = True  # what records by time says why
+                return True
         self._loop_seen = loop
         kind = "backward passes" if self._sources.rank is Rank.GRADIENT else "calls of a model"
         self._because = f", because it makes {steps:.0f} {kind}" if steps else ""
@@ -382,7 +400,9 @@ class _RecordedProcess(HookedProcess):
         windows.has_requests = self._is_spread
         self._loopless = windows
         self._windows.append(windows)
-        windows.start(lambda: self._is_spread or self._computes(None))
+        windows.start(
+            lambda: self._is_spread or (self._framework_of_loop() != "jax" and self._computes(None))
+        )
 
     def _hear(self, what: str, text: str) -> None:
         """Tell the command what was recorded by time, or why nothing was."""
@@ -390,10 +410,10 @@ class _RecordedProcess(HookedProcess):
         self.tell()
 
     def _framework_of_loop(self) -> str:
-        """Whose profiler records a loop; empty for none."""
+        """Whose profiler records a loop."""
         imported = self.said["imported"]
         if "jax" in imported and jax_is_used():
-            return ""  # by time
+            return "jax"
         if "torch" in imported:
             return "torch"
         if "tensorflow" in imported or "keras" in imported:
@@ -477,7 +497,7 @@ class _RecordedProcess(HookedProcess):
         self._calls.watch_models(vars(module)["Model"])
 
     def _on_jax(self, module: ModuleType) -> None:
-        """Record by time, unless steps are counted."""
+        """Record by time, until a loop is found."""
         from tb_perfadvisor.instrument.jax_windows import JaxWindows
 
         self.uses("jax")

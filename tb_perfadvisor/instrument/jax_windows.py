@@ -1,4 +1,4 @@
-"""Records programs of JAX by time: no call is made by each of them once per step.
+"""Records programs of JAX by time, until a loop is found: no call is made by each once per step.
 
 The first recording begins as soon as nothing has been compiled for a moment, because a loop may
 last a few seconds only. Later ones are longer and replace it; steps are inferred from what repeats.

@@ -1,7 +1,8 @@
 """Finds the loop whose rounds are the steps of a program, where no call of a framework tells them.
 
 The steps are what the outermost loop that repeats does. A loop over epochs is none of these if an
-epoch takes long, or makes several of the steps that are known: it is one over the whole data.
+epoch takes long, or makes several of the steps that are known, or a loop over batches is in it: it
+is one over the whole data.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Final, Protocol
 
-from tb_perfadvisor.instrument.loops import Loop, Rounds, loops_around
+from tb_perfadvisor.instrument.program_loops import HAS_MONITORING, Loop, Rounds, loops_around
+from tb_perfadvisor.instrument.stack_samples import is_recording, outermost_compiling
 from tb_perfadvisor.instrument.user_code import main_frame
 
 _LOOK_EVERY_S: Final = 0.05
@@ -28,10 +31,13 @@ _EPOCH_S: Final = 0.1
 """What says epoch and is shorter can be recorded whole."""
 _MOST_S: Final = 6.0
 MOST_PER_S: Final = 5_000
-"""What comes around more often is a part of a step."""
+"""What comes around more often, while it has a processor, is a part of a step."""
+_MORE_IF_CHEAP: Final = 4
+"""So much more often, where only one call in each round is told."""
+_LOOKS: Final = 5
+_BETWEEN_LOOKS_S: Final = 0.01
 _REST: Final = 2
 _LEAST_REST_S: Final = 2.0
-_RECORDERS: Final = "tb_perfadvisor.instrument.continuous."
 
 
 class Steps(Protocol):
@@ -69,6 +75,8 @@ class LoopFinder:
         self._steps = steps
         self.rounds = Rounds()
         self._ended_s: float | None = None
+        self._spent_s = 0.0
+        """On searches that found nothing since the last loop."""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -78,9 +86,9 @@ class LoopFinder:
             self._thread.start()
 
     def _run(self) -> None:
-        rest_s = 0.0
         while True:
-            time.sleep(2 * _LOOK_EVERY_S + rest_s)
+            # Looking costs time, and what is not found soon may not be there.
+            time.sleep(2 * _LOOK_EVERY_S + _REST * self._spent_s)
             if not self._steps.needs_loop():
                 continue
             began_s = time.monotonic()
@@ -88,24 +96,24 @@ class LoopFinder:
                 loop = self._search()
                 if loop is not None:
                     self._follow(loop)
-                    began_s = time.monotonic()
+                    began_s, self._spent_s = time.monotonic(), 0.0
             self.rounds.stop()
-            # Looking costs time, and what is not found soon may not be there.
-            rest_s = _REST * (time.monotonic() - began_s)
+            self._spent_s += time.monotonic() - began_s
 
     def _search(self) -> Loop | None:
         """The outermost loop that comes around; None if none does, or none tells more."""
-        loops = loops_around(main_frame())
+        loops = _deepest_look()
         if not loops:
             return None
         self.rounds.watch(loops)
         before, looked_s = self._steps.known_steps(), time.monotonic()
-        passed_s = 0.0
-        while self._steps.needs_loop() and passed_s <= _MOST_S:
+        passed_s, began_s, waited_s = 0.0, looked_s, waited_for_processor_s()
+        # A loop with long rounds gets more time in the next search.
+        while self._steps.needs_loop() and passed_s <= _MOST_S + self._spent_s:
             time.sleep(_LOOK_EVERY_S)
             now_s = time.monotonic()
-            # While a recording is written, no loop comes around.
-            if not is_recording(main_frame()):
+            # While a recording is written, or something is compiled, no loop comes around.
+            if not is_recording(main_frame()) and outermost_compiling(main_frame()) is None:
                 passed_s += now_s - looked_s
                 self.rounds.check()
             if self.rounds.is_lost:
@@ -115,8 +123,12 @@ class LoopFinder:
             loop = loop_of_steps(loops, passed_s, known)
             if loop is not None:
                 steps = known / loop.rounds
-                is_part = loop.rounds > MOST_PER_S * passed_s
-                if is_part or not loop.is_around(main_frame()) or self._steps.has_loop(loop, steps):
+                worked_s = looked_s - began_s - (waited_for_processor_s() - waited_s)
+                if (
+                    is_part_of_step(loop, worked_s)
+                    or not loop.is_around(main_frame())
+                    or self._steps.has_loop(loop, steps)
+                ):
                     return None
                 return loop
         return None
@@ -158,9 +170,10 @@ def loop_of_steps(loops: Sequence[Loop], passed_s: float, known: int = 0) -> Loo
     So many steps were known by other signs in this time.
     """
     repeated = [loop for loop in loops if loop.rounds >= _FEWEST_ROUNDS]
-    if len(repeated) > 1 and _is_over_epochs(repeated[0]):
+    if len(repeated) > 1 and _is_over(repeated[0], "epoch"):
         rounds = repeated[0].rounds
-        if passed_s > _EPOCH_S * rounds or known > _FEWEST_STEPS * rounds:
+        batches = repeated[1].rounds if _is_over(repeated[1], "batch") else 0
+        if passed_s > _EPOCH_S * rounds or max(known, batches) > _FEWEST_STEPS * rounds:
             return repeated[1]
     is_late = passed_s > _MOST_S or (
         passed_s >= _OUTER_S and any(loop.rounds >= _MANY for loop in repeated)
@@ -168,14 +181,31 @@ def loop_of_steps(loops: Sequence[Loop], passed_s: float, known: int = 0) -> Loo
     return repeated[0] if repeated and (repeated[0] is loops[0] or is_late) else None
 
 
-def is_recording(frame: FrameType | None) -> bool:
-    """Whether a recorder starts, or writes, on this stack."""
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith(_RECORDERS):
-            return True
-        frame = frame.f_back
-    return False
+def is_part_of_step(loop: Loop, worked_s: float) -> bool:
+    """Whether a loop came around too often to be told of, in the time that it had a processor."""
+    is_cheap = HAS_MONITORING or loop.usual_call is not None
+    return loop.rounds > MOST_PER_S * (_MORE_IF_CHEAP if is_cheap else 1) * worked_s
 
 
-def _is_over_epochs(loop: Loop) -> bool:
-    return "epoch" in linecache.getline(loop.code.co_filename, loop.line).lower()
+def _deepest_look() -> list[Loop]:
+    """The loops around what the main thread does, outer ones first.
+
+    In an epoch it may do what it does once, such as to shuffle; so it is looked at a few times.
+    """
+    looks = [loops_around(main_frame())]
+    while looks[0] and _is_over(looks[0][0], "epoch") and len(looks) < _LOOKS:
+        time.sleep(_BETWEEN_LOOKS_S)
+        looks.append(loops_around(main_frame()))
+    return max(looks, key=len)
+
+
+def waited_for_processor_s() -> float:
+    """How long the main thread was ready without a processor, in all; 0 where nobody tells."""
+    thread = threading.main_thread().native_id
+    with suppress(OSError, IndexError, ValueError):
+        return int(Path(f"/proc/self/task/{thread}/schedstat").read_bytes().split()[1]) / 1e9
+    return 0.0
+
+
+def _is_over(loop: Loop, what: str) -> bool:
+    return what in linecache.getline(loop.code.co_filename, loop.line).lower()

@@ -21,7 +21,7 @@ import msgspec
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.instrument.continuous.python_recorder import PythonRecorder
 from tb_perfadvisor.instrument.loop_finder import MOST_PER_S
-from tb_perfadvisor.instrument.loops import on_main_thread
+from tb_perfadvisor.instrument.program_loops import on_main_thread
 from tb_perfadvisor.instrument.ranks import worker_name_of_torch
 from tb_perfadvisor.instrument.time_windows import TimeWindows
 from tb_perfadvisor.instrument.trace_files import Change, write_trace

@@ -17,7 +17,6 @@ from math import isclose
 from types import FrameType
 from typing import Final, NamedTuple
 
-from tb_perfadvisor.instrument.loop_finder import is_recording
 from tb_perfadvisor.instrument.step_hooks import StepPath
 from tb_perfadvisor.instrument.user_code import (
     is_beside_script,
@@ -90,6 +89,7 @@ _COMPILING: Final[tuple[tuple[str, str], ...]] = (
 """Modules, and how the names of their functions begin, that run only while a function is traced or
 compiled, or a model is made. `jax.grad` outside of jit traces, too, but by other functions of
 `partial_eval`."""
+_RECORDERS: Final = "tb_perfadvisor.instrument.continuous."
 _WRAPPERS: Final = frozenset({"error_handler", "reraise_with_filtered_traceback"})
 """Functions around those that a program calls: of Keras and TensorFlow, and of JAX."""
 _SERVERS: Final = frozenset(
@@ -344,6 +344,15 @@ def _place(frame: FrameType | None, path: StepPath | None) -> tuple[_Place | Non
     is_in_loop = path is not None and path.repeats(user)
     place = _Place(file, line, function, callee, side_work, activity, is_in_loop)
     return place, call if outermost is not None else 0
+
+
+def is_recording(frame: FrameType | None) -> bool:
+    """Whether a recorder starts, or writes, on this stack."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(_RECORDERS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def outermost_compiling(frame: FrameType | None) -> FrameType | None:

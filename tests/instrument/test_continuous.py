@@ -85,6 +85,15 @@ def test_a_slow_step_starts_a_recording_after_a_rest() -> None:
     assert found == {20: PERIODIC, 300: Start("slow step", is_rich=False)}
 
 
+def test_a_recording_of_many_short_steps_is_followed_by_many_more() -> None:
+    schedule = Schedule(Plan(every=1_000, first=20))
+    assert list(starts(schedule, [0.1] * 20)) == [20]
+    for _ in range(100):
+        schedule.recorded_step_ended()
+    # Of 2,000 steps, 100 were recorded.
+    assert list(starts(schedule, [*[0.1] * 1_000, 0.4, *[0.1] * 1_000])) == [1_900]
+
+
 def test_a_step_just_below_the_limit_and_one_with_an_evaluation_are_usual() -> None:
     durations: list[float | None] = [0.1] * 400
     durations[299], durations[349] = 0.299, None

@@ -9,15 +9,23 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tb_perfadvisor.instrument import hook, loop_finder
 from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
 from tb_perfadvisor.instrument.continuous.schedule import Plan
-from tb_perfadvisor.instrument.loop_finder import is_recording, loop_of_steps
-from tb_perfadvisor.instrument.loops import HAS_MONITORING, Loop, Rounds, loops_around, loops_of
+from tb_perfadvisor.instrument.loop_finder import loop_of_steps
+from tb_perfadvisor.instrument.program_loops import (
+    HAS_MONITORING,
+    Loop,
+    Rounds,
+    loops_around,
+    loops_of,
+)
+from tb_perfadvisor.instrument.stack_samples import is_recording
 
 Look = Callable[[], object]
 
@@ -270,6 +278,100 @@ def test_a_loop_over_epochs_is_none_over_steps(nest: list[Loop]) -> None:
     assert chosen(nest, [3, 12, 90], 0.1, known=12) is nest[1]
 
 
+def test_a_loop_over_batches_in_one_over_epochs_makes_steps(tmp_path: Path) -> None:
+    program = (
+        "for epoch in epochs:\n for i in range(0, rows, batch_size):\n  for row in i:\n   step()"
+    )
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    loops = loops_of(compile(program, str(path), "exec"))
+    assert chosen(loops, [3, 48, 90], 0.1) is loops[1]
+    # One batch is the whole data.
+    assert chosen(loops, [3, 3, 90], 0.1) is loops[0]
+
+
+def test_an_epoch_is_looked_at_more_than_once(
+    nest: list[Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([nest[:1], nest[:2], nest[:1], nest, nest[:1], nest[1:]])
+    monkeypatch.setattr(loop_finder, "loops_around", lambda frame: next(looks))
+    assert loop_finder._deepest_look() == nest
+    assert loop_finder._deepest_look() == nest[1:]  # no loop over epochs: the first look counts
+
+
+class Steps:
+    """A program without any steps that are known."""
+
+    found: Loop | None = None
+
+    def needs_loop(self) -> bool:
+        return self.found is None
+
+    def known_steps(self) -> int:
+        return 0
+
+    def has_loop(self, loop: Loop, steps: float) -> bool:
+        self.found = loop
+        return False
+
+
+@pytest.mark.parametrize(("compiles_s", "rounds"), [(0, 3), (10, 3), (0, 0)])
+def test_time_in_which_something_is_compiled_does_not_count(
+    compiles_s: int, rounds: int, nest: list[Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (loop, now_s), steps = (nest[0], [0.0]), Steps()
+    finder = loop_finder.LoopFinder(steps)  # type: ignore[arg-type]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+        loop.rounds = rounds if now_s[0] > compiles_s + 5 else 0
+
+    for name, stub in {
+        "time": SimpleNamespace(sleep=sleep, monotonic=lambda: now_s[0]),
+        "loops_around": lambda frame: [loop],
+        "outermost_compiling": lambda frame: frame if now_s[0] < compiles_s else None,
+    }.items():
+        monkeypatch.setattr(loop_finder, name, stub)
+    monkeypatch.setattr(finder.rounds, "watch", lambda loops: None)
+    monkeypatch.setattr(loop, "is_around", lambda frame: True)
+    assert finder._search() is (loop if rounds else None)
+    assert now_s[0] == pytest.approx(5 + compiles_s if rounds else 6, abs=0.2)
+
+
+def test_how_often_a_loop_comes_around_is_told_by_its_time_on_a_processor(
+    nest: list[Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "read_bytes", lambda path: b"7000000000 2500000000 12\n")
+    assert loop_finder.waited_for_processor_s() == 2.5
+    # 40 µs a round, and 10 µs: of these, nobody tells.
+    nest[0].rounds = 25_000
+    assert loop_finder.is_part_of_step(nest[0], 1.0)
+    assert loop_finder.is_part_of_step(nest[0], 4.0) is not HAS_MONITORING
+    nest[0].callees = {2: (25_000, work)}  # type: ignore[dict-item]
+    assert not loop_finder.is_part_of_step(nest[0], 4.0)
+    assert loop_finder.is_part_of_step(nest[0], 1.0)
+
+
+def test_one_finder_is_made_if_two_threads_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Finder:
+        def __init__(self, process: Any) -> None:
+            made.append(self)
+            if len(made) < 3:
+                process._find_loop()  # as another thread might, meanwhile
+
+        def start(self) -> None:
+            pass
+
+    monkeypatch.setattr(loop_finder, "LoopFinder", Finder)
+    process: Any = object.__new__(hook._RecordedProcess)
+    process._finder, process._may_find = None, threading.Lock()
+    process._record_by_time = lambda: None
+    process._find_loop()
+    assert made == [process._finder]
+
+
 def test_a_short_epoch_of_nothing_that_is_a_step_is_one(nest: list[Loop]) -> None:
     assert chosen(nest, [3, 12, 90], 0.2) is nest[0]
     assert chosen(nest, [3, 12, 90], 0.2, known=3) is nest[0]
@@ -277,7 +379,7 @@ def test_a_short_epoch_of_nothing_that_is_a_step_is_one(nest: list[Loop]) -> Non
 
 ASKED_MEANWHILE = """
     import sys, threading, time
-    from tb_perfadvisor.instrument.loops import on_main_thread
+    from tb_perfadvisor.instrument.program_loops import on_main_thread
 
     has_begun, done = threading.Event(), []
 

@@ -29,6 +29,7 @@ def clean() -> None:
 def test_steps_and_functions_are_in_the_report(tmp_path: Path) -> None:
     recorder = PythonRecorder()
     recorder.start(tmp_path, 20, 5, is_rich=False)
+    recorder._marks = [(time.time_ns() - 300 * MS, 20)]
     assert [recorder.step() for _ in range(5)] == [False, False, False, False, True]
     recorder._ends.set()
     # Five steps of 30 ms: 20 ms of loading, then 10 ms of cleaning.
@@ -48,6 +49,16 @@ def test_steps_and_functions_are_in_the_report(tmp_path: Path) -> None:
     spans = {(each["name"].split(": ")[-1], each["dur"]) for each in events}
     assert {("load", 20_000.0), ("clean", 10_000.0)} <= spans
     assert min(each["dur"] for each in events) > 0
+
+
+def test_short_steps_are_recorded_until_there_are_looks(tmp_path: Path) -> None:
+    recorder = PythonRecorder()
+    recorder.start(tmp_path, 20, 5, is_rich=False)
+    recorder._marks = [(time.time_ns() + 1_000_000 * MS, 20)]  # no time has passed
+    assert not any(recorder.step() for _ in range(50))
+    recorder._marks[0] = (time.time_ns() - 300 * MS, 20)
+    assert recorder.step()
+    recorder.stop()
 
 
 def test_a_recording_without_steps_is_checked(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ from tb_perfadvisor.instrument.user_code import is_our_file, main_frame
 _EVERY_S: Final = 0.001
 _MOST_LOOKS: Final = 60_000
 _MOST_DEPTH: Final = 64
+_LEAST_NS: Final = 300_000_000
+"""Short steps are recorded until there are some hundred looks, which tell what they do."""
+_MOST_STEPS: Final = 10_000
 
 
 class PythonRecorder:
@@ -51,7 +54,9 @@ class PythonRecorder:
     def step(self) -> bool:
         """A step ended; returns whether the recording is complete."""
         self._marks.append((time.time_ns(), self._marks[-1][1] + 1))
-        return self._marks[-1][1] >= self._last
+        lasted_ns = self._marks[-1][0] - self._marks[0][0]
+        is_long = lasted_ns >= _LEAST_NS or len(self._marks) > _MOST_STEPS
+        return self._marks[-1][1] >= self._last and is_long
 
     def stop(self) -> None:
         """Write the recording; without any step, it is of all that time."""

@@ -45,6 +45,10 @@ _TRIES: Final = 20
 """A recording that would cost too much is considered again so often per period."""
 _REST_SHARE: Final = 5
 """After a slow step, at most five recordings for each periodic one."""
+_MANY: Final = 4
+_LEAST_REST: Final = 20
+"""A recording of many times the planned steps, which are short, is followed by many more that are
+not recorded."""
 
 
 class Plan(Struct, frozen=True):
@@ -141,9 +145,10 @@ class Schedule:
         if self.plan.pairs and self._recordings == 1 and since >= self._rested_after:
             self._recordings += 1
             return Start("periodic", is_rich=True)
-        if since >= self.plan.every:
+        least = _LEAST_REST * self._recorded if self._recorded > _MANY * self.plan.steps else 0
+        if since >= max(self.plan.every, least):
             return self._start("periodic")
-        if is_slow and since >= self.plan.every // _REST_SHARE:
+        if is_slow and since >= max(self.plan.every // _REST_SHARE, least):
             return self._start("slow step")
         return None
 

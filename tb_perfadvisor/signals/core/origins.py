@@ -36,7 +36,7 @@ _FRAME = re.compile(
 _FRAMEWORK_FILE = re.compile(
     r"(^|/)(torch|tensorflow|keras|jax|jaxlib|flax|numpy)/|(site|dist)-packages/|^<frozen"
     r"|(^|/)tb_perfadvisor/(instrument|cli)/"
-    r"|^(step_hooks|step_sources|hook|recorders|torch_steps|tensorflow_steps|(jax|time|loopless)_windows)\.py$"
+    r"|^(step_hooks|hook|recorders|jax_session|program_loops|loop_finder|(jax|time|loopless)_windows)\.py$"
     r"|(^|/)(threading|contextlib|runpy|functools)\.py$|(^|/)(api|pjit|profiler|array|dispatch|ufunc_api|core|traceback_util|pxla)\.py$"
     # XLA's tracer leaves directories out: JAX's and NumPy's own files by name.
     r"|^(tree_util|array_methods|array_constructors|api_util|stages|partial_eval|linear_util"

@@ -66,6 +66,15 @@ class Loop:
         """`train.py:42`."""
         return f"{shown_path(self.code.co_filename)}:{self.line}"
 
+    @property
+    def usual_call(self) -> FunctionType | type | None:
+        """What it calls once per round: other calls depend on a condition."""
+        calls: Counter[FunctionType | type] = Counter()
+        for count, called in self.callees.values():
+            if called is not None:
+                calls[called] += count
+        return next((each for each, count in calls.items() if abs(count - self.rounds) <= 1), None)
+
     def holds(self, at: int) -> bool:
         """Whether an instruction is in it."""
         return self.begin <= at <= self.end
@@ -175,16 +184,9 @@ class Rounds:
         self._followed, self._ended = loop, ended
         if HAS_MONITORING:
             return
-        self.is_costly = True
-        # The function that is called in each round: other calls depend on a condition.
-        calls: Counter[FunctionType | type] = Counter()
-        for count, called in loop.callees.values():
-            if called is not None:
-                calls[called] += count
-        usual = (each for each, count in calls.items() if abs(count - loop.rounds) <= 1)
-        called = next(usual, None)
+        called = loop.usual_call
+        self.is_costly = called is None
         if called is not None:
-            self.is_costly = False
             on_main_thread(lambda: self._tell_calls(called))
 
     def stop(self) -> None:
