@@ -184,6 +184,7 @@ ObservedKind = Literal[
     "padding",
     "dropped gradients",
     "page faults",
+    "lines",
 ]
 Look = Literal[
     "operators",
@@ -194,6 +195,7 @@ Look = Literal[
     "padding",
     "dropped gradients",
     "page faults",
+    "lines",
 ]
 """What the steps whose tensors are looked at are searched for; without operators, for nothing."""
 

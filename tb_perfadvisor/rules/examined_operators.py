@@ -16,6 +16,7 @@ from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.intervals import Intervals, single, total_ns
+from tb_perfadvisor.trace.tables import Int32
 
 _BACKWARD: Final = "autograd::engine::evaluate_function"
 
@@ -66,12 +67,16 @@ class ExaminedOperators(Rule):
             return
         cost = per_step(int(min(sum(each.share for each in found), 1.0) * work_ns), signals)
         yield Finding(
-            instance=f"{found[0].operator} in {place_of_observed(found[0])}",
+            instance=self.named(found[0]),
             summary=self.describe(found[0], cost),
             saving=Saving(low, expected, high, _whole(signals), self.basis),
             evidence=(observed_table(found, self.amount),),
             remedies=advise(*self.chosen(found[0])),
         )
+
+    def named(self, observed: Observed) -> str:
+        """The costliest of the observations, in a title."""
+        return f"{observed.operator} in {place_of_observed(observed)}"
 
     def chosen(self, costliest: Observed) -> tuple[str, ...]:
         """The changes that help with the costliest of the observations."""
@@ -94,6 +99,19 @@ def occurring(signals: Signals, *kinds: ObservedKind) -> tuple[Observed, ...]:
         if each.operator in recorded or not each.operator.startswith("aten::")
         if has_backward or each.kind != "dropped gradients"
     )
+
+
+def calling_lines(signals: Signals, rows: Int32) -> tuple[Observed, ...]:
+    """The lines of the program that take most of their time in some operators, costliest first.
+
+    A recording without stacks has no others: they are of the steps that were looked at.
+    """
+    trace, names = signals.trace, set[str]()
+    while len(rows):  # an operator may be called by the one that was seen
+        names |= {trace.strings[name] for name in distinct(trace.events.name[rows]).tolist()}
+        rows = trace.events.parent[rows]
+        rows = rows[rows >= 0]
+    return tuple(each for each in occurring(signals, "lines") if each.operator in names)
 
 
 def examined_work(signals: Signals) -> Intervals:

@@ -91,6 +91,33 @@ def test_padding(is_fixed: bool) -> None:
         assert found[0].share > 0.5
 
 
+class Reader(nn.Module):  # type: ignore[misc,unused-ignore]
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(100, 32), nn.Linear(32, 64)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.table(ids))
+
+
+@pytest.mark.parametrize(("made_in_step", "function"), [(True, "collate"), (False, "loss")])
+def test_padding_is_named_where_it_comes_from(made_in_step: bool, function: str) -> None:
+    model = Reader()
+    rows = [torch.randint(1, 100, (40 - 2 * number,)) for number in range(16)]
+
+    def collate() -> torch.Tensor:
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+    before = collate()
+
+    def loss() -> torch.Tensor:
+        return model(collate() if made_in_step else before).square().mean()
+
+    (found,) = look(training(model, loss), "padding")
+    assert found.function.rpartition(".")[2] == function
+    assert found.amount == pytest.approx(15 / 40)  # 0, 2, 4 up to 30 of 40
+
+
 @pytest.mark.parametrize("is_fixed", [False, True])
 def test_independent_calls(is_fixed: bool) -> None:
     layer = nn.Linear(16, 16)

@@ -76,7 +76,8 @@ BUDGET = {
     # Programs of Python alone, which were not recorded, and waits, which were called calls.
     # Input that a few recorded steps wait for, and the run does not; the surest of similar savings.
     # Rounds of loops for programs of JAX: their steps were parts of a round, in four of four.
-    "lines of Python and TOML": 137_370,
+    # Lines of the steps that were looked at: padding, layers and loops had none, or the wrong one.
+    "lines of Python and TOML": 137_403,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

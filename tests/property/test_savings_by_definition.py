@@ -284,7 +284,7 @@ def test_the_order_of_findings(random: Random) -> None:
 
     kept = list(found)
     while True:
-        order = sorted(kept, key=key)  # type: ignore[arg-type]
+        order = sorted(kept, key=key)
         if order and order[0][1].saving is not None:
             sure = surer(order)
             sure = [max(sure, key=lambda entry: entry[1].saving.low_ns)] if sure else []  # type: ignore[union-attr]

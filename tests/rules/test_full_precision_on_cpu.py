@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.machine.facts import Facts, Machine, Made, Program
+from tb_perfadvisor.machine.facts import Examined, Facts, Machine, Made, Observed, Program
+from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.precision.wide_numbers import FullPrecisionOnCpu
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us
@@ -42,6 +43,23 @@ def program(
     made = Made("model", "Net", "train.py", 3, "", {"parameter_bytes": weights})
     facts = Facts(machine=machine, program=Program(made=(made,)))
     return replace(builder.build(), facts=facts)
+
+
+def test_without_stacks_the_lines_that_were_looked_at_are_named() -> None:
+    trace = program([4000, 4000])
+    assert not [*table_cells(trace)]
+    line = Observed("lines", "aten::mm", "net.py", 7, 0.8, "forward", calls=2)
+    other = Observed("lines", "aten::sort", "sgd.py", 9, 0.2, "step", calls=1)
+    facts = replace(trace.facts, examined=Examined(4, 0.04, 3, observed=(other, line)))
+    assert "net.py:7 forward" in table_cells(replace(trace, facts=facts))
+    assert "sgd.py:9 step" not in table_cells(replace(trace, facts=facts))
+
+
+def table_cells(trace: Trace) -> set[object]:
+    """What the last table of the finding holds, if it is of lines."""
+    (finding,) = find(FullPrecisionOnCpu, trace) or ()
+    table = finding.evidence[-1]
+    return {cell for row in table.rows for cell in row} if isinstance(table, Table) else set()
 
 
 def test_saves_what_bfloat16_saves() -> None:

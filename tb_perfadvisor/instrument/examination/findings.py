@@ -47,9 +47,10 @@ def examined(steps: Steps, watching: Watching, usual_faults: int = 0) -> Examine
         "unread results": lambda: unread(steps, freed),
         "independent calls": lambda: independent(steps),
         "zeros": lambda: mostly_zero(steps),
-        "padding": lambda: padding(steps),
+        "padding": lambda: padding(steps, watching.models_called_at),
         "dropped gradients": lambda: dropped(steps),
         "page faults": lambda: [] if device_ns else _faulting(steps, usual_faults),
+        "lines": lambda: noted("lines", steps, filter(lambda c: c.computes, all_calls(steps))),
     }
     forward = [call for call in all_calls(steps) if call.kind == "forward" and call.computes]
     observed: list[Observed] = []

@@ -79,6 +79,8 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         """How many modules are being called, one inside another."""
         self._model_calls = 0
         """How many calls no other module has made."""
+        self.models_called_at: dict[int, Place | None] = {}
+        """The lines that make these calls, by number."""
         self._chance = np.random.default_rng(0)
         self._has_device = torch.cuda.is_initialized()
         self._clock = DeviceClock() if self._has_device else HostClock()
@@ -132,7 +134,9 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
 
     def _begin_module(self, *_: Any) -> None:
         if threading.get_ident() == self._thread:
-            self._model_calls += not self._depth
+            if not self._depth:
+                self._model_calls += 1
+                self.models_called_at[self._model_calls] = _place(sys._getframe(1))[0]
             self._depth += 1
 
     def _end_module(self, *_: Any) -> None:

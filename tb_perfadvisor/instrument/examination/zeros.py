@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.instrument.examination.calls import PRODUCTS, Call, Steps, all_calls, noted
+from tb_perfadvisor.instrument.examination.calls import (
+    PRODUCTS,
+    Call,
+    Place,
+    Steps,
+    all_calls,
+    noted,
+)
 from tb_perfadvisor.machine.facts import Observed
 
 _MOSTLY: Final = 0.95
@@ -51,9 +59,17 @@ def mostly_zero(steps: Steps) -> list[Observed]:
     return noted("mostly zero", steps, [call for call, _ in found], amount=amount)
 
 
-def padding(steps: Steps) -> list[Observed]:
-    """Embeddings of sequences that end in the same token, and what works on those sequences."""
+def padding(steps: Steps, models_called_at: Mapping[int, Place | None]) -> list[Observed]:
+    """Sequences that end in the same token, at the line that makes them or hands them to the model.
+
+    Their cost is what works on them.
+    """
+    made_at: dict[int, Place | None] = {}
+    for call in all_calls(steps):
+        if call.kind == "forward" and not call.model_call:
+            made_at |= {each.storage: call.place for each in call.outputs}
     found: list[Call] = []
+    looked_up: set[int] = set()
     shares: list[float] = []
     lengths: set[int] = set()
     for call in all_calls(steps):
@@ -62,16 +78,17 @@ def padding(steps: Steps) -> list[Observed]:
             continue
         share = _share_of_padding(tokens) if tokens.shape[1] >= _FEWEST_PLACES else 0.0
         if share >= _PADDED:
-            found.append(call)
+            place = made_at.get(call.inputs[1].storage) or models_called_at.get(call.model_call)
+            found.append(replace(call, place=place or call.place))
+            looked_up.add(id(call))
             shares.append(share)
             lengths |= {tokens.shape[1], tokens.size}
     if not found:
         return []
-    is_found = {id(call) for call in found}
     others_ns = sum(
         call.ns
         for call in all_calls(steps)
-        if id(call) not in is_found
+        if id(call) not in looked_up
         and call.kind in ("forward", "backward")
         and any(lengths & set(each.shape) for each in call.inputs)
     )

@@ -125,8 +125,13 @@ class PaddedSequences(ExaminedOperators):
     def describe(self, observed: Observed, cost: str) -> str:
         return (
             f"{cost} goes into operators on sequences of which {format_share(observed.amount)} is"
-            f" padding: {observed.shapes} in {place_of_observed(observed)}."
+            f" padding: {observed.shapes}, made or handed to the model in"
+            f" {place_of_observed(observed)}."
         )
+
+    def named(self, observed: Observed) -> str:
+        """Where the padding comes from: the look-up only meets it first."""
+        return place_of_observed(observed)
 
 
 _SLOWER: Final = (20, 8, 0)

@@ -318,10 +318,9 @@ class SlowBatch(Rule):
         if self.is_minor(excess_ns, signals):
             return
         idle = overlap_ns(claims, events.start_ns[slow], events.end_ns[slow])
-        numbers = _steps_of(signals, slow)
-        named = ", ".join(
-            f"{number}" for number in numbers[:_MOST_STEPS_NAMED] if number is not None
-        )
+        step = signals.steps.owner[slow]
+        numbers = signals.steps.number[step[step >= 0]].tolist()
+        named = ", ".join(map(str, numbers[:_MOST_STEPS_NAMED]))
         where = f" in step {named}" if named else ""
         count = "one fetch takes" if len(slow) == 1 else f"{len(slow)} of {len(rows)} fetches take"
         yield Finding(
@@ -341,20 +340,6 @@ class SlowBatch(Rule):
             ),
             evidence=(
                 costliest("Slow fetches", signals.worker, slow, idle),
-                Table(
-                    "Slow fetches by step",
-                    (
-                        Column("step", "Step", "count"),
-                        Column("duration_ns", "In the fetch", "ns"),
-                        Column("idle_ns", "Device idle beyond the median", "ns"),
-                    ),
-                    tuple(
-                        (number, int(took), int(lost))
-                        for number, took, lost in zip(
-                            numbers, duration[is_slow].tolist(), idle.tolist(), strict=True
-                        )
-                    ),
-                ),
                 Series(
                     "Duration of each fetch, in order",
                     "count",
@@ -390,14 +375,6 @@ def _fetches(signals: Signals) -> Int32:
 def _is_periodic(place: NDArray[np.int64]) -> bool:
     """Whether there are three or more slow fetches at equal distances."""
     return len(place) >= 3 and len(distinct(np.diff(place))) == 1
-
-
-def _steps_of(signals: Signals, rows: Int32) -> list[int | None]:
-    steps = signals.steps
-    if len(steps) == 0:
-        return [None] * len(rows)
-    step = steps.owner[rows]
-    return [int(steps.number[i]) if i >= 0 else None for i in step.tolist()]
 
 
 _LABELS = {

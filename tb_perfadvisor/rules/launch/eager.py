@@ -9,6 +9,7 @@ from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host import idle_by_host_state, idle_by_launching_operator
 from tb_perfadvisor.rules.evidence.tables import batches_table, events_by_name, in_loop
+from tb_perfadvisor.rules.examined_operators import calling_lines, place_of_observed
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
@@ -264,6 +265,9 @@ def _finding(signals: Signals, loop: OperatorLoop, saving: Saving) -> Finding:
     events, whole_ns = signals.trace.events, total_ns(loop.spans)
     steps = max(len(signals.steps), 1)
     place = place_of(signals, int(loop.rows[loop.passes[0][0]]))
+    lines = calling_lines(signals, loop.rows)
+    if not place and lines:
+        place = place_of_observed(max(lines, key=lambda each: each.calls))
     where = f" in {place}" if place else ""
     duration = events.duration_ns[loop.rows]
     return Finding(

@@ -14,6 +14,7 @@ from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.costly_operations import operations_table
 from tb_perfadvisor.rules.evidence.device_work import costly_work
 from tb_perfadvisor.rules.evidence.tables import own_times
+from tb_perfadvisor.rules.examined_operators import calling_lines, observed_table
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.rules.savings import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
@@ -357,6 +358,7 @@ class FullPrecisionOnCpu(Rule):
         if form is None or self.is_minor(form.expected_ns, signals):
             return
         now_ns = int(form.now_ns.sum())
+        lines = calling_lines(signals, form.rows)
         yield Finding(
             instance=f"32-bit layers take {share_of_each(now_ns, signals)}",
             summary=(
@@ -364,7 +366,10 @@ class FullPrecisionOnCpu(Rule):
                 " processor multiplies bfloat16 faster; casts cost part of that."
             ),
             saving=Saving(form.low_ns, form.expected_ns, form.high_ns, form.spans, "modeled"),
-            evidence=own_times("32-bit layers", signals, form.rows, form.now_ns),
+            evidence=(
+                *own_times("32-bit layers", signals, form.rows, form.now_ns),
+                *((observed_table(lines, None),) if lines else ()),
+            ),
             remedies=advise("bfloat16", "bfloat16-weights", "bfloat16-if-possible", device="cpu"),
             severity="medium",
         )
