@@ -294,8 +294,9 @@ class _RecordedProcess(HookedProcess):
 
             from tb_perfadvisor.instrument.continuous.recorders import JaxRecorder
 
-            recorder = JaxRecorder(has_stacks=has_stacks)
-            return make_profiler(logdir, recorder, jax.process_index(), **plan)
+            of_jax = JaxRecorder()
+            of_jax.has_stacks = has_stacks
+            return make_profiler(logdir, of_jax, jax.process_index(), **plan)
         from tb_perfadvisor.instrument.keras import profiler_of_backend
 
         return profiler_of_backend(logdir, plan)

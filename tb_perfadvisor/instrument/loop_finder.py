@@ -35,7 +35,6 @@ MOST_PER_S: Final = 5_000
 _MORE_IF_CHEAP: Final = 4
 """So much more often, where only one call in each round is told."""
 _LOOKS: Final = 5
-_BETWEEN_LOOKS_S: Final = 0.01
 _REST: Final = 2
 _LEAST_REST_S: Final = 2.0
 
@@ -183,7 +182,7 @@ def loop_of_steps(loops: Sequence[Loop], passed_s: float, known: int = 0) -> Loo
 
 def is_part_of_step(loop: Loop, worked_s: float) -> bool:
     """Whether a loop came around too often to be told of, in the time that it had a processor."""
-    is_cheap = HAS_MONITORING or loop.usual_call is not None
+    is_cheap = HAS_MONITORING or loop.usual_call() is not None
     return loop.rounds > MOST_PER_S * (_MORE_IF_CHEAP if is_cheap else 1) * worked_s
 
 
@@ -194,7 +193,7 @@ def _deepest_look() -> list[Loop]:
     """
     looks = [loops_around(main_frame())]
     while looks[0] and _is_over(looks[0][0], "epoch") and len(looks) < _LOOKS:
-        time.sleep(_BETWEEN_LOOKS_S)
+        time.sleep(_LOOK_EVERY_S / _LOOKS)
         looks.append(loops_around(main_frame()))
     return max(looks, key=len)
 

@@ -72,9 +72,6 @@ class LooplessWindows(TimeWindows):
             self._import_profiler()
         return not self.ends.is_set()
 
-    def wait_for_quiet(self) -> None:
-        """Nothing tells of its warm-up."""
-
     def start_trace(self, directory: Path, *, is_rich: bool) -> None:
         """Begin a recording."""
         kinds: dict[str, type[_Session]] = {
@@ -114,11 +111,6 @@ class LooplessWindows(TimeWindows):
         session, self._session = self._session, None
         if session is not None:
             session.stop(directory if self.is_wanted else None, [*self._requests_ended])
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether nothing of a warm-up was recorded, as far as can be known."""
-        return True
 
     @property
     def reason(self) -> str:

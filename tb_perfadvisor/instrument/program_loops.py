@@ -66,7 +66,6 @@ class Loop:
         """`train.py:42`."""
         return f"{shown_path(self.code.co_filename)}:{self.line}"
 
-    @property
     def usual_call(self) -> FunctionType | type | None:
         """What it calls once per round: other calls depend on a condition."""
         calls: Counter[FunctionType | type] = Counter()
@@ -184,7 +183,7 @@ class Rounds:
         self._followed, self._ended = loop, ended
         if HAS_MONITORING:
             return
-        called = loop.usual_call
+        called = loop.usual_call()
         self.is_costly = called is None
         if called is not None:
             on_main_thread(lambda: self._tell_calls(called))

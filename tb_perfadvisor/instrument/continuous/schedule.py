@@ -47,8 +47,7 @@ _REST_SHARE: Final = 5
 """After a slow step, at most five recordings for each periodic one."""
 _MANY: Final = 4
 _LEAST_REST: Final = 20
-"""A recording of many times the planned steps, which are short, is followed by many more that are
-not recorded."""
+"""A recording of many times the planned steps is followed by many more that are not recorded."""
 
 
 class Plan(Struct, frozen=True):
