@@ -351,19 +351,20 @@ def _told(function: FunctionType, tell: Callable[[], None]) -> Callable[[], None
     names = ", ".join(f"_{number}" for number in range(len(code.co_freevars)))
     source = (
         f"def outer({names}):\n"
-        "    def inner(*arguments, **keywords):\n"
-        f"        {names or 'pass'}\n"
-        "        'told'.tell()\n"
-        "        return 'told'.call(*arguments, **keywords)\n"
+        f"    def inner(*arguments, **keywords): {names or 'pass'}; 'told'.tell();"
+        " return 'told'.call(*arguments, **keywords)\n"
         "    return inner\n"
     )
     made: dict[str, Any] = {}
     exec(compile(source, __file__, "exec"), made)
     new: CodeType = made["outer"](*[None] * len(code.co_freevars)).__code__
     told = _Told(called, tell)
+    # Tracers name the function's own place.
     function.__code__ = new.replace(
         co_consts=tuple(told if each == "told" else each for each in new.co_consts),
         co_name=code.co_name,
+        co_filename=code.co_filename,
+        co_firstlineno=code.co_firstlineno,
     )
 
     def restore() -> None:

@@ -204,6 +204,8 @@ def test_a_function_that_each_round_calls_tells_of_it() -> None:
             rounds.follow(loop, told.append)
             assert not rounds.is_costly
             assert step.__code__ is not code
+            place = step.__code__.co_filename, step.__code__.co_firstlineno
+            assert place == (code.co_filename, code.co_firstlineno)
     rounds.stop()
     assert results == [2, 3, 4, 5, 6, 7, 8, 9, 10]
     assert len(told) == 3  # numbers 6, 7 and 8
