@@ -127,8 +127,11 @@ def importers() -> dict[str, set[str]]:
 @cache
 def _imports(path: str) -> frozenset[tuple[str, str]]:
     """The modules that a file imports, each with a name from it, or with none."""
-    found = set()
-    for match in _IMPORT.finditer((ROOT / path).read_text(encoding="utf-8")):
+    found, text = set(), (ROOT / path).read_text(encoding="utf-8")
+    if 'import_module(f"{__name__}.' in text:  # any module of the package
+        package = Path(path).parent
+        found = {(".".join(package.parts), each.stem) for each in (ROOT / package).glob("[!_]*.py")}
+    for match in _IMPORT.finditer(text):
         module, listed, line, whole = match.groups()
         names = re.sub(r"#.*", "", listed or line or "").split(",")
         found |= {(module or whole, name.split(" as ")[0].strip()) for name in names}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from importlib import metadata
-
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.plain_text import shell_line
 
-_EXTRA = re.compile(r"""\bextra == ["']([\w-]+)["']""")
+_EXTRA = regex(r"""\bextra == ["']([\w-]+)["']""")
 
 
 def install_command(extra: str) -> str:
@@ -27,6 +25,8 @@ def install_command(extra: str) -> str:
 
 
 def _requirements() -> list[str]:
+    from importlib import metadata  # slow, and only messages need it
+
     try:
         return metadata.requires("tb_perfadvisor") or []
     except metadata.PackageNotFoundError:

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import unicodedata
 from collections.abc import Iterable
 from typing import Final
 
+from tb_perfadvisor.patterns import regex
+
 # Delete, the C1 controls, and what turns the direction of text or ends lines. JSON always escapes
 # the C0 controls.
-_LEFT_BY_JSON: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_LEFT_BY_JSON: Final = regex("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
-_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+_NOT_ASCII: Final = regex(r"[^\x00-\x7f]")
 
-_PLAIN_IN_POWERSHELL: Final = re.compile(r"[A-Za-z0-9_./\\:-]+")
-_QUOTES_OF_POWERSHELL: Final = re.compile("['\u2018-\u201b]")
+_PLAIN_IN_POWERSHELL: Final = regex(r"[A-Za-z0-9_./\\:-]+")
+_QUOTES_OF_POWERSHELL: Final = regex("['\u2018-\u201b]")
 
 
 def plain(text: str) -> str:

@@ -1,13 +1,7 @@
-"""Reads the catalog: the TOML files of this folder. The README beside them explains the format.
-
-An analysis needs a tenth of the entries, and parsing all of them takes 80 ms. So the files are cut
-into entries, and only those that are asked for are parsed.
-"""
+"""Reads the catalog: the TOML files of this folder. The README beside them explains the format."""
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,19 +11,15 @@ from typing import Literal
 import msgspec
 
 from tb_perfadvisor.advice.remedy import Remedy, Value
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.recording.hints import STACKS
 from tb_perfadvisor.signals.recording.profiled_steps import SKIP_WARM_UP
 from tb_perfadvisor.signals.workload.fit import Hint
 from tb_perfadvisor.signals.workload.workload import GROUPS, Part
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from tb_perfadvisor.toml_files import parse, tables
 
 _FOLDER = Path(__file__).parent
-_ENTRY = re.compile(r"^\[([a-z0-9-]+)\]$", re.MULTILINE)
-_PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
+_PLACEHOLDER = regex(r"\{\{(\w+)\}\}")
 
 Framework = Literal["any", "pytorch", "tensorflow", "jax", "none"]
 Cost = Literal["accuracy", "information", "memory", "effort"]
@@ -101,7 +91,7 @@ def change(change_id: str) -> Change:
         raise LookupError(f"no change {change_id!r} in the catalog of advice")
     category, text = _texts()[change_id]
     try:
-        entry = msgspec.convert(tomllib.loads(text)[change_id], _Entry)
+        entry = msgspec.convert(parse(text)[change_id], _Entry)
         remedies = tuple(_remedy(change_id, entry, each) for each in entry.variants or (entry,))
     except (msgspec.MsgspecError, ValueError, KeyError) as error:
         raise ValueError(f"{category}.toml, {change_id}: {error}") from error
@@ -119,8 +109,7 @@ def _texts() -> Mapping[str, tuple[str, str]]:
     """For each change, its category and the text of its entry."""
     texts: dict[str, tuple[str, str]] = {}
     for path in sorted(_FOLDER.glob("*.toml")):
-        pieces = _ENTRY.split(path.read_text(encoding="utf-8"))
-        for change_id, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        for change_id, text in tables(path).items():
             if change_id in texts:
                 raise ValueError(f"{path.name}: a second entry for {change_id}")
             texts[change_id] = path.stem, f"[{change_id}]\n{text}"

@@ -6,57 +6,60 @@ import atexit
 import gc
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import NoReturn
 
 import click
 
-from tb_perfadvisor.cli.analyze import analyze
-from tb_perfadvisor.cli.anonymize import anonymize
-from tb_perfadvisor.cli.compare import compare
-from tb_perfadvisor.cli.demo import demo
-from tb_perfadvisor.cli.doctor import doctor
 from tb_perfadvisor.cli.help import Group
-from tb_perfadvisor.cli.history import history
-from tb_perfadvisor.cli.ledger import ledger
-from tb_perfadvisor.cli.mcp import mcp
-from tb_perfadvisor.cli.publish import publish
-from tb_perfadvisor.cli.record_now import record_now
-from tb_perfadvisor.cli.rules import explain, rules
-from tb_perfadvisor.cli.run import run
-from tb_perfadvisor.cli.suggest import suggest
 from tb_perfadvisor.cli.terminal import EXIT_USAGE, fail, note, prepare_streams
-from tb_perfadvisor.cli.tpu_shapes import tpu_shapes
-from tb_perfadvisor.cli.training import training
-from tb_perfadvisor.cli.try_changes import try_changes
 from tb_perfadvisor.error_log import write_error_log
 from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
 from tb_perfadvisor.execution.execution import collect_rarely
 from tb_perfadvisor.version import VERSION
+
+_MODULES = {
+    "analyze": "analyze",
+    "compare": "compare",
+    "history": "history",
+    "training": "training",
+    "run": "run",
+    "record-now": "record_now",
+    "rules": "rules",
+    "explain": "rules",
+    "suggest": "suggest",
+    "try": "try_changes",
+    "ledger": "ledger",
+    "doctor": "doctor",
+    "publish": "publish",
+    "tpu-shapes": "tpu_shapes",
+    "anonymize": "anonymize",
+    "mcp": "mcp",
+    "demo": "demo",
+}
+
+
+class _Commands(Mapping[str, click.Command]):
+    """The commands by name, each imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        found = vars(import_module(f"{__name__}.{_MODULES[name]}")).values()
+        return next(each for each in found if isinstance(each, click.Command) and each.name == name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
+
 
 app = Group(
     "perfadvisor",
     help="Reads PyTorch, TensorFlow and JAX profiles and says what to change, ranked by the time "
     "each change would save.",
     no_args_is_help=True,
-    commands=[
-        analyze,
-        compare,
-        history,
-        training,
-        run,
-        record_now,
-        rules,
-        explain,
-        suggest,
-        try_changes,
-        ledger,
-        doctor,
-        publish,
-        tpu_shapes,
-        anonymize,
-        mcp,
-        demo,
-    ],
+    commands=_Commands(),  # type: ignore[arg-type]  # nothing changes them
     epilog="Start with: perfadvisor analyze runs/\n\n"
     "Exit status: 2 on an error, 1 if --fail-on or --fail-on-regression says so, 3 if "
     "--fail-on-regression cannot tell, else 0.",

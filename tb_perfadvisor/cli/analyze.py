@@ -184,7 +184,6 @@ def analyze(
     from tb_perfadvisor.remarks.attach import with_remarks
     from tb_perfadvisor.report.formats.render import document, render
     from tb_perfadvisor.report.report import Report
-    from tb_perfadvisor.sources import Repository, with_sources
 
     settings = _settings(
         config, select, ignore, parameters, tokens_per_step, link_bandwidth, device, views
@@ -196,7 +195,11 @@ def analyze(
     settings = with_run_options(settings, price_per_device_hour, total_steps)
     if format is ReportFormat.HTML:  # the page shows what the tab shows
         settings = replace(settings, with_views=True, with_timelines=True)
-    repository = None if repo is None else Repository(repo)
+    repository = None
+    if repo is not None:
+        from tb_perfadvisor.sources import Repository, with_sources
+
+        repository = Repository(repo)
     settings.check()  # complain about unknown names before reading anything
     if not captures:
         raise api.nothing_found(path, listing)

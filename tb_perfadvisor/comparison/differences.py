@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -19,6 +18,7 @@ from tb_perfadvisor.comparison.run_facts import (
     ShapeUse,
 )
 from tb_perfadvisor.contract import model
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace.names import variant_key
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_share
@@ -369,7 +369,7 @@ def _per_step(total_ns: int, count: int) -> int:
 
 
 _OUTSIDE = "outside of modules"
-_NUMBER = re.compile(r"(?<![^\W_])\d+(?![^\W_])")
+_NUMBER = regex(r"(?<![^\W_])\d+(?![^\W_])")
 """The number of a module among its kind: `Linear_5`, `layers.3.attention`, not `Conv2d`."""
 _Path = tuple[str, ...]
 _Times = Mapping[_Path, Int64]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -10,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from tb_perfadvisor.contract import model
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.snapshots.course import memory_course
 from tb_perfadvisor.signals.snapshots.sites import LineMemory, by_line
@@ -174,7 +174,7 @@ def memory_growth(base: MemoryFacts, target: MemoryFacts) -> str | None:
 # disappears; then so that few lines are new or gone; and then so that lines move as little as
 # possible.
 
-_LINE = re.compile(r"(?P<file>.+):(?P<number>\d+) (?P<function>.+)")
+_LINE = regex(r"(?P<file>.+):(?P<number>\d+) (?P<function>.+)")
 _MOST_PAIRS = 40_000
 """A tenth of a second. Functions have a handful of lines that allocate."""
 

@@ -19,10 +19,11 @@ from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.captures import Capture, Listing
 from tb_perfadvisor.ingest.files.tree import is_url
 from tb_perfadvisor.ingest.recordings import LEFT_OVER
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.plain_text import printable_name
 
 # Sessions named by their time of recording sort by time.
-_TIME = re.compile(r"\d{4}(?:_\d\d){5}")
+_TIME = regex(r"\d{4}(?:_\d\d){5}")
 _MAX_NAMED = 5
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import pairwise, permutations
@@ -10,13 +9,14 @@ from itertools import pairwise, permutations
 from msgspec import Struct
 
 from tb_perfadvisor.ingest.captures import Capture
+from tb_perfadvisor.patterns import regex
 
 _BEFORE = frozenset({"slow", "before", "base", "baseline", "old", "orig", "original"})
 _AFTER = frozenset({"fixed", "fast", "faster", "after", "new", "opt", "optimized", "tuned"})
-_WORDS = re.compile(r"[^\W_]+")
+_WORDS = regex(r"[^\W_]+")
 _DEVICES = r"(?:ranks?|gpus?|tpus?|chips?|devices?|nodes?|hosts?)"
 # `8rank`, `gpus4`.
-_COUNT = re.compile(rf"(?:(\d{{1,9}})x?{_DEVICES}|{_DEVICES}(\d{{1,9}}))")
+_COUNT = regex(rf"(?:(\d{{1,9}})x?{_DEVICES}|{_DEVICES}(\d{{1,9}}))")
 _MAX_PARTNERS = 4
 """More are a list to read, and the page of comparisons has it."""
 

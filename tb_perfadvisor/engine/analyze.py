@@ -154,8 +154,7 @@ def analyze_run(
     that is done (0-1). A large capture's rules run in several `threads`.
     """
     tell = progress or (lambda stage, share: None)
-    config.check()
-    rules = config.rules()
+    rules = config.check()
     tell("comparing ranks", 0.0)
     signals = reference_worker(run, config.options)
     tell("checking rules", 0.2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -18,13 +17,9 @@ from tb_perfadvisor.remark import MOST_CHARACTERS, Remark
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.registry import all_rules, find_rule
 from tb_perfadvisor.signals import Options
+from tb_perfadvisor.toml_files import parse
 from tb_perfadvisor.training.training import RunOptions
 from tb_perfadvisor.units import LARGEST_SETTING
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 class Config(Struct, frozen=True):
@@ -51,11 +46,11 @@ class Config(Struct, frozen=True):
     with_timelines: bool = False
     """Whether the views include the events around the evidence, for a page without a server."""
 
-    def check(self) -> None:
-        """Refuse names that do not exist."""
-        self.rules()
+    def check(self) -> tuple[Rule, ...]:
+        """Refuse names that do not exist, and return the rules to run."""
         if self.options.device is not None:
             named_device(self.options.device)
+        return self.rules()
 
     def rules(self) -> tuple[Rule, ...]:
         """The rules to run, with their limits set."""
@@ -104,10 +99,10 @@ _KEYS = set(_Settings.__struct_fields__)
 def read_config(path: str | os.PathLike[str]) -> Config:
     """Read a configuration file."""
     try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        values = parse(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}.", where=str(path)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UsageError(f"is not valid TOML: {error}.", where=str(path)) from error
     unknown = values.keys() - _KEYS
     if unknown:

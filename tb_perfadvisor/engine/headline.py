@@ -16,6 +16,7 @@ from tb_perfadvisor.engine.analysis import (
     Trust,
 )
 from tb_perfadvisor.engine.change_model import limits_of
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.evidence.compilation import log_in_short
 from tb_perfadvisor.rules.evidence.memory import holders_in
 from tb_perfadvisor.rules.evidence.synchronization import wait_in_short
@@ -42,7 +43,7 @@ LITTLE_SHARE = 0.05
 """If a change saves less, where the time goes comes first."""
 QUEUED_SHARE = 0.1
 """Say what launched work waits for if it waits for a tenth of the step."""
-_SENTENCE = re.compile(r"(?<=[a-z)])\. (?=[A-Z])")
+_SENTENCE = regex(r"(?<=[a-z)])\. (?=[A-Z])")
 _ALL = 0.9995
 """Rounded, this is 100.0 %."""
 _AT_WORK = {"training": "training", "inference server": "serving", "forward only": "inference"}

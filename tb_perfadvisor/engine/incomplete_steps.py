@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tb_perfadvisor.note import Note
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.steps.steps import recorded_span
 from tb_perfadvisor.signals.steps.around_steps import after_step
@@ -19,10 +20,8 @@ _AFTER_SHARE = 0.01
 """Less than 1 % of the step is not worth a word."""
 
 # Names of layers that multiply matrices, in the paths of TensorFlow's and JAX's operators.
-_MULTIPLIES = re.compile(
-    r"attention|dense|conv|matmul|einsum|dot_general|encoder|decoder|mlp", re.I
-)
-_GRADIENTS = re.compile(r"gradient_tape|gradients/|transpose\(jvp|[Gg]rad(ient)?s?[/:]")
+_MULTIPLIES = regex(r"attention|dense|conv|matmul|einsum|dot_general|encoder|decoder|mlp", re.I)
+_GRADIENTS = regex(r"gradient_tape|gradients/|transpose\(jvp|[Gg]rad(ient)?s?[/:]")
 
 
 def incomplete_step_notes(signals: Signals) -> list[Note]:

@@ -13,7 +13,6 @@ that they share are known, and those that differ are not.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -29,6 +28,7 @@ from tb_perfadvisor.hardware.lookup import (
     known_devices,
     matches_memory,
 )
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Device
 from tb_perfadvisor.trace.names import short_name
 
@@ -42,17 +42,15 @@ _GENERATIONS: Final = {
 }
 """The first compute capability of each generation of NVIDIA's GPUs with tensor cores."""
 
-_AMD: Final = re.compile(
-    r"_ISA([0-9]{2}[0-9a-fA-F])(?![0-9a-zA-Z])|gfx([0-9]{2}[0-9a-f])(?![0-9a-z])"
-)
+_AMD: Final = regex(r"_ISA([0-9]{2}[0-9a-fA-F])(?![0-9a-zA-Z])|gfx([0-9]{2}[0-9a-f])(?![0-9a-z])")
 _NVIDIA: Final = (
-    (re.compile(r"(?<![a-z])volta_|[hs]884"), (7, 0)),
-    (re.compile(r"(?<![a-z])turing_"), (7, 5)),
-    (re.compile(r"(?<![a-z])ampere_"), (8, 0)),
-    (re.compile(r"^nvjet_(?!sm)"), (9, 0)),
+    (regex(r"(?<![a-z])volta_|[hs]884"), (7, 0)),
+    (regex(r"(?<![a-z])turing_"), (7, 5)),
+    (regex(r"(?<![a-z])ampere_"), (8, 0)),
+    (regex(r"^nvjet_(?!sm)"), (9, 0)),
 )
 # Two digits, or three from 100 on: `sm80_xmma_`, `cutlass_75_`, `arch::Sm90`, `nvjet_sm100_`.
-_NUMBERED: Final = re.compile(r"(?<![A-Za-z])(?:[sS][mM]_?|cutlass_)((?:[7-9]\d|1[0-2]\d))(?!\d)")
+_NUMBERED: Final = regex(r"(?<![A-Za-z])(?:[sS][mM]_?|cutlass_)((?:[7-9]\d|1[0-2]\d))(?!\d)")
 
 
 class BuiltFor(Struct, frozen=True):
@@ -94,13 +92,13 @@ def _of_name(name: str) -> BuiltFor | None:
 T = TypeVar("T")
 
 # Names that say at most the vendor.
-_GENERIC: Final = re.compile(
+_GENERIC: Final = regex(
     r"(?i)(?:nvidia|amd radeon|amd|radeon)?\s*(?:graphics(?: device)?|gpu|device)?$"
 )
 _BRANDS: Final = {
-    "nvidia": re.compile(r"(?i)nvidia|tesla|geforce|quadro"),
-    "amd": re.compile(r"(?i)\bamd\b|radeon|instinct"),
-    "intel": re.compile(r"(?i)\bintel\b"),
+    "nvidia": regex(r"(?i)nvidia|tesla|geforce|quadro"),
+    "amd": regex(r"(?i)\bamd\b|radeon|instinct"),
+    "intel": regex(r"(?i)\bintel\b"),
 }
 _VENDORS: Final = {"nvidia": "NVIDIA", "amd": "AMD", "google": "Google", "intel": "Intel"}
 
@@ -329,7 +327,7 @@ def _lowest(values: Sequence[float | None], alike: float = _ALIKE) -> float | No
 
 
 # Form factors and memory sizes, which tell boards of one chip apart.
-_BOARD: Final = re.compile(r" (?:SXM\d?|PCIe|NVL|DGX Station|\d+GB|\(one of two \w+\))(?= |$)")
+_BOARD: Final = regex(r" (?:SXM\d?|PCIe|NVL|DGX Station|\d+GB|\(one of two \w+\))(?= |$)")
 
 
 def _common_name(rows: Sequence[DeviceSpec]) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.toml_files import parse
 
 DEFAULT_ACHIEVABLE = 0.75
 """For devices without a published measurement; measured values are 0.54 to 0.87."""
@@ -119,11 +119,6 @@ def capability_of_target(target: str) -> tuple[int, int]:
     return int(digits[:-2]), int(digits[-2], 16)
 
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 _TABLE = Path(__file__).with_name("devices.toml")
 _GIB = 2**30
 
@@ -148,11 +143,11 @@ def find_device(
         The row; None if the name is unknown or ambiguous.
     """
     wanted = name.strip().casefold()
-    candidates = _by_name().get(wanted, ())
+    candidates = _called(wanted)
     if not candidates:
         return None
     matches = [spec for spec in candidates if _matches_multiprocessors(spec, multiprocessors)]
-    if wanted in _shared_names():
+    if any(wanted in map(str.casefold, spec.shared_names) for spec in candidates):
         if multiprocessors is None and memory_bytes is None:
             return None
         matches = [spec for spec in matches if matches_memory(spec, memory_bytes)]
@@ -165,7 +160,7 @@ def named_device(name: str) -> DeviceSpec:
     by_name = {spec.name.casefold(): spec for spec in known_devices()}
     if wanted in by_name:
         return by_name[wanted]
-    found: tuple[DeviceSpec, ...] = _by_name().get(wanted, ())
+    found = _called(wanted)
     if not found and wanted:
         words = wanted.split()
         found = tuple(
@@ -187,34 +182,53 @@ def named_device(name: str) -> DeviceSpec:
     )
 
 
-@lru_cache(maxsize=1)
 def known_devices() -> tuple[DeviceSpec, ...]:
     """All rows of the table."""
-    document = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-    rows: dict[str, dict[str, Any]] = {}
-    for row in document["device"]:
-        rows[row["name"]] = {**_inheritable(rows, row), **row}
-    links = {link["name"]: link for link in document["host_link"]}
-    return tuple(_spec(row, document["achievable"], links) for row in rows.values())
+    return tuple(map(_spec, _texts()))
 
 
-def _inheritable(rows: dict[str, dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:
-    parent = rows[row["inherits"]] if "inherits" in row else {}
+def _called(name: str) -> tuple[DeviceSpec, ...]:
+    """The devices that drivers call by a name, in lower case."""
+    rows = [row for row, text in _texts().items() if f'"{name}"' in text.casefold()]
+    return tuple(
+        spec
+        for spec in map(_spec, rows)
+        if name in map(str.casefold, (*spec.aliases, *spec.shared_names))
+    )
+
+
+@cache
+def _shared() -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What stands before the rows of the table, and the text of each row: few are needed."""
+    shared, *rows = _TABLE.read_text(encoding="utf-8").split("[[device]]\n")
+    return parse(shared), tuple(rows)
+
+
+@cache
+def _texts() -> Mapping[str, str]:
+    """The text of each row, by its name."""
+    return {row.partition('name = "')[2].partition('"')[0]: row for row in _shared()[1]}
+
+
+@cache
+def _row(name: str) -> dict[str, Any]:
+    """A row with what it inherits."""
+    row = parse(_texts()[name])
+    parent = _row(row["inherits"]) if "inherits" in row else {}
     dropped = {"aliases", "shared_names", "is_export_variant"}
     if "memory_gib" in row or "memory_gb" in row:
         dropped |= {"memory_gib", "memory_gb"}
     if "link" in row:
         dropped |= {"link_bandwidth", "direct_links"}
-    return {key: value for key, value in parent.items() if key not in dropped}
+    return {key: value for key, value in parent.items() if key not in dropped} | row
 
 
-def _spec(
-    row: dict[str, Any],
-    achievable: dict[str, dict[str, Any]],
-    host_links: dict[str, dict[str, Any]],
-) -> DeviceSpec:
-    host_link = host_links.get(_host_link(row, host_links), {})
-    measured = achievable[row.get("achievable", "default")]
+@cache
+def _spec(name: str) -> DeviceSpec:
+    row, shared = _row(name), _shared()[0]
+    links = {link["name"]: link for link in shared["host_link"]}
+    host_link = links.get(_host_link(row, links), {})
+    measured = shared["achievable"][row.get("achievable", "default")]
     pcie = host_link.get("link_bandwidth") if row.get("link") == "pcie" else None
     memory = row["memory_gib"] * _GIB if "memory_gib" in row else row["memory_gb"] * 10**9
     return DeviceSpec(
@@ -252,20 +266,6 @@ def _host_link(row: dict[str, Any], host_links: dict[str, dict[str, Any]]) -> st
     architecture = row.get("architecture", "")
     known = (name for name, link in host_links.items() if architecture in link["architectures"])
     return next(known, "")
-
-
-@lru_cache(maxsize=1)
-def _by_name() -> dict[str, tuple[DeviceSpec, ...]]:
-    by_name: dict[str, tuple[DeviceSpec, ...]] = {}
-    for spec in known_devices():
-        for name in {alias.casefold() for alias in (*spec.aliases, *spec.shared_names)}:
-            by_name[name] = (*by_name.get(name, ()), spec)
-    return by_name
-
-
-@lru_cache(maxsize=1)
-def _shared_names() -> frozenset[str]:
-    return frozenset(name.casefold() for spec in known_devices() for name in spec.shared_names)
 
 
 def _matches_multiprocessors(spec: DeviceSpec, multiprocessors: int | None) -> bool:

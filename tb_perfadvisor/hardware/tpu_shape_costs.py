@@ -21,7 +21,6 @@ the compiler's estimates, which are no measurements.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import hypot, prod
@@ -30,11 +29,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tb_perfadvisor.hardware.lookup import DeviceSpec, find_device
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from tb_perfadvisor.toml_files import parse
 
 _TABLE = Path(__file__).with_name("tpu_shape_costs.toml")
 _LANES, _SUBLANES = 128, 8
@@ -265,7 +260,7 @@ def shape_costs(device: str) -> ShapeCosts | None:
 @lru_cache(maxsize=1)
 def _by_device() -> dict[str, ShapeCosts]:
     found = {}
-    document = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+    document = parse(_TABLE.read_text(encoding="utf-8"))
     for row in document["generation"]:
         spec = find_device(row["device"])
         if spec is not None:

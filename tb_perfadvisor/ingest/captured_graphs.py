@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.files.tree import first_names
 from tb_perfadvisor.ingest.rich_recordings import lines_of
 from tb_perfadvisor.note import Note
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.operators import launching_operator
 from tb_perfadvisor.signals.core.origins import MODULE
 from tb_perfadvisor.signals.core.steps.server_annotations import server_annotations
@@ -31,11 +32,11 @@ from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.nesting import nearest, with_enclosing
 from tb_perfadvisor.trace.tables import Int32, OperatorTable, make_table
 
-_BEGIN = re.compile(r"(?:cuda|hip|cu)StreamBeginCapture\w*")
-_END = re.compile(r"(?:cuda|hip|cu)StreamEndCapture\w*")
-_GRAPH_LAUNCH = re.compile(r"(?:cuda|hip|cu)GraphLaunch\w*")
-_NO_KERNEL = re.compile(r"Mem(?:cpy|set)|Graph")
-_BATCH = re.compile(r"capture_(\d{1,9})_|(?:^|/)bs_(\d{1,9})[_.]")
+_BEGIN = regex(r"(?:cuda|hip|cu)StreamBeginCapture\w*")
+_END = regex(r"(?:cuda|hip|cu)StreamEndCapture\w*")
+_GRAPH_LAUNCH = regex(r"(?:cuda|hip|cu)GraphLaunch\w*")
+_NO_KERNEL = regex(r"Mem(?:cpy|set)|Graph")
+_BATCH = regex(r"capture_(\d{1,9})_|(?:^|/)bs_(\d{1,9})[_.]")
 """How many tokens a graph was captured for: vLLM annotates it, SGLang names its files after it."""
 _MATRIX = (KernelFamily.MATMUL, KernelFamily.CONVOLUTION, KernelFamily.ATTENTION)
 _KERNEL_KINDS = (EventKind.KERNEL, EventKind.COLLECTIVE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Sequence, Set
 from functools import lru_cache
@@ -27,6 +26,7 @@ from tb_perfadvisor.ingest.recordings import (
     with_graphs,
     with_rich,
 )
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.plain_text import printable_name
 
 # Data sets may hold a million JSON files; a trace has a name that says so, or few neighbors.
@@ -38,7 +38,7 @@ _LEFT_OVER_SHARE = 0.5
 _FEWEST_EVENTS = 20
 """Fewer operators and kernels are no step."""
 _INFLATED_BYTES = 16 * HEAD_BYTES
-_WORK = re.compile(rb'"cat"\s*:\s*"(?:cpu_op|Operator|[Kk]ernel)"')
+_WORK = regex(rb'"cat"\s*:\s*"(?:cpu_op|Operator|[Kk]ernel)"')
 _WITH_LEFT_OVERS = ("kineto",)
 # The roots of one TensorBoard, or of a notebook's session.
 _MAX_ROOTS = 16
@@ -115,13 +115,13 @@ def _in_turns(entries: Sequence[FileEntry]) -> list[FileEntry]:
 
 
 # PyTorch's own names say what a file is wherever it lies.
-_PYTORCH = re.compile(r"\.pt\.trace\.json(?:\.gz)?$")
-_LOOKED_INTO = re.compile(r"\.(?:json|log|pickle|pkl|sqlite)(?:\.gz)?$|\.sqlite-wal$")
+_PYTORCH = regex(r"\.pt\.trace\.json(?:\.gz)?$")
+_LOOKED_INTO = regex(r"\.(?:json|log|pickle|pkl|sqlite)(?:\.gz)?$|\.sqlite-wal$")
 _PICKLES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
 _DATABASES = (".sqlite", ".sqlite.gz", ".sqlite-wal")
 _SUFFIXES = (".json", ".json.gz", ".pb", ".log", ".log.gz", *_PICKLES, *_DATABASES)
 _SESSIONS = "plugins/profile/"
-_IGNORED = re.compile(
+_IGNORED = regex(
     r"\.op_stats_v2\.pb$|\.hlo_proto\.pb$|\.cached_tools\.json$|(?:^|/)cache_version\.txt$"
     r"|\.SSTABLE$|\.smart_suggestion\.pb$"
 )

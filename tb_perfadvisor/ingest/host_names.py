@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import re
-
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import EventKind
 
-STEP = re.compile(r"^ProfilerStep#(\d{1,9})$")
-_FETCH = re.compile(r"^enumerate\((?:DataLoader|DataPipe|IterableDataset|Dataset)\b[^)]*\)#")
-_HOST_COLLECTIVE = re.compile(r"^(?:gloo|mpi|ucc):(?P<operation>\w+)")
+STEP = regex(r"^ProfilerStep#(\d{1,9})$")
+_FETCH = regex(r"^enumerate\((?:DataLoader|DataPipe|IterableDataset|Dataset)\b[^)]*\)#")
+_HOST_COLLECTIVE = regex(r"^(?:gloo|mpi|ucc):(?P<operation>\w+)")
 # Annotations that older versions recorded as operators.
-_OLD_ANNOTATION = re.compile(
-    r"^(?:Optimizer\.(?:step|zero_grad)#|DistributedDataParallel\.|nccl:|## )"
-)
+_OLD_ANNOTATION = regex(r"^(?:Optimizer\.(?:step|zero_grad)#|DistributedDataParallel\.|nccl:|## )")
 # Ranges of TorchDynamo and Inductor, from torch/_dynamo/utils.py (dynamo_timed) and its callers.
 # Ranges in which compiled code *runs* (`Torch-Compiled Region`) are not included.
-_COMPILE = re.compile(
+_COMPILE = regex(
     r"dynamo_timed|compile_inner|_compile\.compile|entire_frame_compile|backend_compile"
     r"|call_user_compiler|compile_fx|create_aot_dispatcher_function|aot_collect_metadata"
     r"|inductor_compile|GraphLowering\.|PyCodeCache\.|async_compile|bytecode_tracing"
     r"|build_guards|Scheduler\.codegen|CachingAutotuner\.(?:benchmark|precompile|coordinate)"
     r"|fx_codegen_and_compile|fx_graph_cache_lookup|compile_file|triton_compile"
 )
-_SYNCHRONIZE = re.compile(r"[Ss]ynchroni[sz]e|QueueFinish|^urEventWait$")
-_ALLOCATE = re.compile(
+_SYNCHRONIZE = regex(r"[Ss]ynchroni[sz]e|QueueFinish|^urEventWait$")
+_ALLOCATE = regex(
     r"^(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostMalloc|HostFree|HostRegister|HostUnregister"
     r"|ExtMalloc|MemPool|MallocFromPool)|^cuMem(?:Alloc|Free|Create|Release|Map|Unmap|Address"
     r"|SetAccess|HostAlloc|Pool)|^hipMem(?:Alloc|Create|Release|Map|Unmap|Address|SetAccess|Pool)"
     r"|MemPool|^urUSM(?:Host|Device|Shared)Alloc|^urUSMFree|^zeMem(?:Alloc|Free)"
 )
-_LAUNCH = re.compile(
+_LAUNCH = regex(
     r"^(?:cuda|cu|hip)\w*Launch(?!HostFunc)|Memcpy|^cuMemcpy|[Mm]emset|^hipMemset"
     r"|EnqueueKernelLaunch|AppendLaunchKernel|EnqueueUSMFill|AppendMemory(?:Copy|Fill)"
     r"|memcpy(?:HtoD|DtoH|DtoD)|runFunction|LaunchKernel"

@@ -18,11 +18,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from tb_perfadvisor.note import Note
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import EventKind, Source, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.parts import part_of
 
-_RANK = re.compile(r"\brank[\s_:#=-]*(\d{1,7})\b", re.IGNORECASE)
+_RANK = regex(r"\brank[\s_:#=-]*(\d{1,7})\b", re.IGNORECASE)
 
 
 def rank_in(process: str) -> int | None:

@@ -11,6 +11,7 @@ import re
 from msgspec import Struct
 
 from tb_perfadvisor.ingest.format import Sniffed
+from tb_perfadvisor.patterns import regex
 
 _NSYS = "Export it, and analyze the export: `nsys export --type sqlite FILE.nsys-rep`."
 _ROCPROF = (
@@ -40,26 +41,26 @@ _RECORDERS = (
         "a dump of PyTorch's flight recorder: the last collectives of one rank, without kernels "
         "or steps",
         "For a hang, compare the ranks with `torchfrtrace`; for speed, record with torch.profiler.",
-        re.compile(r"(?:^|/)(?:nccl_trace|comm_lib_trace)_rank_\d+(?:\.json|\.pickle|\.pkl)?$"),
+        regex(r"(?:^|/)(?:nccl_trace|comm_lib_trace)_rank_\d+(?:\.json|\.pickle|\.pkl)?$"),
         # A pickle, or JSON. Every version writes the first two words of these.
-        re.compile(
+        regex(
             rb"\A(?=\x80[\x02-\x05]|\s*\{)(?=.*?(?:pg_config|nccl_version|comm_lib_version))"
             rb".*?(?:collective_seq_id|p2p_seq_id|pg_status|nccl_comm_state|profiling_name)",
             re.DOTALL,
         ),
     ),
-    _Recorder("a recording of Nsight Systems", _NSYS, re.compile(r"\.(?:nsys-rep|qdrep|qdstrm)$")),
+    _Recorder("a recording of Nsight Systems", _NSYS, regex(r"\.(?:nsys-rep|qdrep|qdstrm)$")),
     _Recorder(
         "a recording of Nsight Compute: counters of single kernels, without the program's time",
         "Use it for one kernel that Perf Advisor names; for the whole program, record with "
         "torch.profiler.",
-        re.compile(r"\.(?:ncu-rep|nsight-cuprof-report)$"),
+        regex(r"\.(?:ncu-rep|nsight-cuprof-report)$"),
     ),
     _Recorder(
         "a database of AMD's rocprof",
         _ROCPROF,
-        re.compile(r"\.rocpd$"),
-        re.compile(
+        regex(r"\.rocpd$"),
+        regex(
             rb"\ASQLite format 3\0.*?(?:rocpd_|rocprofiler|kernel_dispatch|HIP_API|HSA_API"
             rb"|CREATE TABLE [^\0]{0,80}(?:COPY|KERNEL|OPS)\b)",
             re.DOTALL,
@@ -69,7 +70,7 @@ _RECORDERS = (
         "a result of AMD's rocprof",
         _ROCPROF,
         None,
-        re.compile(
+        regex(
             rb'"rocprofiler-sdk-tool"\s*:|"name"\s*:\s*"(?:\d+ )?CPU (?:HIP|HSA) API"'
             rb'|\A"?Kind"?,"?(?:Agent_Id|Domain|Operation)|\A"?Name"?,"?Calls"?,"?TotalDurationNs'
             rb'|\A"?(?:Index|Domain)"?,"?(?:KernelName|Function)',
@@ -78,11 +79,11 @@ _RECORDERS = (
     _Recorder(
         "a trace of Perfetto, as rocprofv3 and rocprof-sys write it",
         _ROCPROF,
-        re.compile(r"\.(?:pftrace|perfetto-trace)$"),
+        regex(r"\.(?:pftrace|perfetto-trace)$"),
     ),
 )
 
-LOOKED_INTO = re.compile(
+LOOKED_INTO = regex(
     r"(?:^|/)(?:nccl_trace|comm_lib_trace)_rank_\d+$"
     r"|\.(?:db|rocpd|nsys-rep|qdrep|qdstrm|ncu-rep|nsight-cuprof-report|pftrace"
     r"|perfetto-trace)$"

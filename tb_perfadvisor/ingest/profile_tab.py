@@ -11,9 +11,10 @@ from pathlib import Path, PurePosixPath
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.files.access import open_file
 from tb_perfadvisor.ingest.files.tree import FileEntry, file_entry, is_url
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.plain_text import shell_path
 
-_PROFILE_FILE = re.compile(
+_PROFILE_FILE = regex(
     r"(?:(?P<run>.+)/)?plugins/profile/(?P<session>[^/]+)/(?P<host>[^/]+)\.xplane\.pb",
     re.DOTALL,
 )
@@ -21,7 +22,7 @@ _PROFILE_FILE = re.compile(
 _TOOLS = ".cached_tools.json"
 _MOST_BYTES_OF_TOOLS = 1 << 20
 # How TensorFlow and JAX name sessions; Vertex AI's uploader sends no others.
-_DATED = re.compile(r"\d{4}(?:_\d{2}){5}")
+_DATED = regex(r"\d{4}(?:_\d{2}){5}")
 
 
 def profile_target(path: str) -> tuple[str, str] | None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from tb_perfadvisor.ingest.captures import Capture, ProfileFile, directory_of
+from tb_perfadvisor.patterns import regex
 
 # Programs that record now and then write each recording into a directory of its own, named after
 # its step: `step_00001020` (tb_perfadvisor.instrument), `iteration_100` (torchtitan, profiling.py).
-_STEP = re.compile(r"(?:step|iteration)_(\d{1,15})(?P<rich>_rich)?")
+_STEP = regex(r"(?:step|iteration)_(\d{1,15})(?P<rich>_rich)?")
 _OF_GRAPHS = "capture_traces"
 """Where vLLM (`capture_torch_profiler`) and SGLang (`--enable-profile-cuda-graph`) record how they
 capture GPU graphs, below the directory of their other profiles."""

@@ -7,16 +7,18 @@ import re
 
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
+
 _ENDINGS = (".gz", ".json", ".trace", ".pt", ".pb", ".xplane")
 # tensorboard_trace_handler: WORKER.TIMESTAMP.pt.trace.json, in ms, in newer versions in ns.
-_HANDLER = re.compile(r"^(?P<worker>.+)\.(?P<time>\d{10}|\d{13}|\d{16}|\d{19})$")
+_HANDLER = regex(r"^(?P<worker>.+)\.(?P<time>\d{10}|\d{13}|\d{16}|\d{19})$")
 # rank-34.Jul_15_10_52_41.1074 (worker, date without year, process).
-_DATED = re.compile(r"^(?P<worker>.+)\.(?P<date>[A-Z][a-z]{2}_\d{2}_\d{2}_\d{2}_\d{2})\.\d+$")
+_DATED = regex(r"^(?P<worker>.+)\.(?P<date>[A-Z][a-z]{2}_\d{2}_\d{2}_\d{2}_\d{2})\.\d+$")
 # SGLang: 1782843274.7730265-TP-0-DECODE.
-_SGLANG = re.compile(r"^(?P<time>\d{10}\.\d+)-TP-(?P<rank>\d+)(?P<rest>.*)$")
-_DIGITS = re.compile(r"\d+")
+_SGLANG = regex(r"^(?P<time>\d{10}\.\d+)-TP-(?P<rank>\d+)(?P<rest>.*)$")
+_DIGITS = regex(r"\d+")
 # The handler's default worker is HOST_PROCESS.
-_HOST_AND_PROCESS = re.compile(r"^(?P<host>.+)_\d+$")
+_HOST_AND_PROCESS = regex(r"^(?P<host>.+)_\d+$")
 
 
 class TraceName(Struct, frozen=True):

@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from tb_perfadvisor.machine.facts import Load, Machine
+from tb_perfadvisor.patterns import regex
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CPUS = Path("/sys/devices/system/cpu")
@@ -21,10 +22,10 @@ _NO_LIMIT = 1 << 60
 """A cgroup without a limit states a number near 2 to the power of 63 (cgroup v1)."""
 # Of the flags of x86 and the features of Arm in /proc/cpuinfo, those that change how fast numbers
 # are computed.
-_MATTERS = re.compile(
+_MATTERS = regex(
     r"avx\w*|amx\w*|fma|f16c|sse4_[12]|asimd\w*|sve\w*|sme2?|sme[ifb]\w+|bf16|i8mm|fphp|svebf16|svei8mm"
 )
-_SIZE = re.compile(r"(\d+)([KMG]?)")
+_SIZE = regex(r"(\d+)([KMG]?)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 

@@ -9,9 +9,10 @@ import re
 from msgspec import Struct
 
 from tb_perfadvisor.ingest.files.tree import is_url, local_path
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.plain_text import printable_name
 
-_URI = re.compile("[a-zA-Z][0-9a-zA-Z.+-]+://")
+_URI = regex("[a-zA-Z][0-9a-zA-Z.+-]+://")
 
 
 class Root(Struct, frozen=True):

@@ -83,9 +83,11 @@ def warm_up() -> None:
     """Import what analyses and documents need."""
     for module in _NEEDED_BY_MOST:
         import_module(module)
+    from tb_perfadvisor.report.views import views_type
     from tb_perfadvisor.rules.registry import builtin_rules
 
     builtin_rules()
+    views_type()
 
 
 def _analyze(options: argparse.Namespace) -> None:

@@ -7,7 +7,6 @@ the name of a patch of the user is not written either.
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -17,15 +16,14 @@ import msgspec
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.machine.this_machine import memory_bytes, open_cores, processor_name
 from tb_perfadvisor.proof.results import Effect, Prediction, Verdict, percent, span
-from tb_perfadvisor.proof.trial import Trial
 from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.user_data import append_lines, data_file, read_lines
 from tb_perfadvisor.version import VERSION
 
 if TYPE_CHECKING:  # Candidates need the libraries that change code; reports need only the ledger.
     from tb_perfadvisor.proof.candidates import Candidate
+    from tb_perfadvisor.proof.trial import Trial
 
 FILE: Final = "proofs.jsonl"
 FORMAT: Final = 1
@@ -72,6 +70,10 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def this_machine(accelerator: str) -> Machine:
     """The machine that this process runs on."""
+    import platform
+
+    from tb_perfadvisor.machine.this_machine import memory_bytes, open_cores, processor_name
+
     size_bytes = memory_bytes()
     return Machine(
         f"{platform.system()} {platform.machine()}",

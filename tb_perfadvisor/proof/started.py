@@ -20,6 +20,7 @@ from tb_perfadvisor.ingest.event_files.reader import ScalarReader
 from tb_perfadvisor.ingest.event_files.runs import is_event_file
 from tb_perfadvisor.machine.facts import Load
 from tb_perfadvisor.machine.this_machine import is_stopped, memory_of, processes_of
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.proof.runs import Counters, Run
 from tb_perfadvisor.trace.tables import Float64
 from tb_perfadvisor.units import format_exit_status
@@ -31,8 +32,8 @@ _GONE_S: Final = 30.0
 _LOOK_AGAIN_S: Final = 0.01
 _MOST_VALUES: Final = 50
 _MOST_PRINTED_BYTES: Final = 1 << 20
-_LOSS = re.compile(rb"\bloss\b[^\d\n+-]{0,12}([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", re.IGNORECASE)
-_LAST_WORD = re.compile(rb"\S+\Z")
+_LOSS = regex(rb"\bloss\b[^\d\n+-]{0,12}([-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", re.IGNORECASE)
+_LAST_WORD = regex(rb"\S+\Z")
 
 
 class Started:

@@ -7,7 +7,6 @@ one, so the files of a run are never touched.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -22,12 +21,13 @@ from tb_perfadvisor.ingest.files.containment import LeadsOutError, resolve_insid
 from tb_perfadvisor.ingest.files.tree import is_url, local_path
 from tb_perfadvisor.ingest.recordings import split_step
 from tb_perfadvisor.output_files import replace_file
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.plain_text import printable_name
 from tb_perfadvisor.publish.summaries import encode_events
 from tb_perfadvisor.report.report import Report
 
 DIRECTORY = "perf_advisor"
-_SESSION = re.compile(r"(?:^|/)plugins/profile(?:/.*)?$")
+_SESSION = regex(r"(?:^|/)plugins/profile(?:/.*)?$")
 _NO_PATHS: Mapping[str, str] = MappingProxyType({})
 _PREFIX, _SUFFIX = "events.out.tfevents.", ".perf_advisor"
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from tb_perfadvisor.contract import model
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.origins import user_line
 from tb_perfadvisor.trace.names import is_generated
 
 MAX_PLACES = 5
 RAN_AT_START = "the line that ran when the recording began"
 """The note of a place that names the recorder's own call rather than the code that costs time."""
-_LINE = re.compile(r"^(?P<file>[^\s:][^:\n]*\.\w+):(?P<line>\d{1,9})(?: (?P<function>\S.*))?$")
+_LINE = regex(r"^(?P<file>[^\s:][^:\n]*\.\w+):(?P<line>\d{1,9})(?: (?P<function>\S.*))?$")
 """`models/net.py:57 forward`, as evidence names a source line."""
-_NAMED = re.compile(r"(?<![^\s():])[^\s():]+\.py:\d+")
+_NAMED = regex(r"(?<![^\s():])[^\s():]+\.py:\d+")
 """A place within a sentence, such as a title."""
 
 

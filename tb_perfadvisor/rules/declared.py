@@ -35,13 +35,13 @@ def declared(evaluator: type[Rule], module: str) -> tuple[type[Rule], ...]:
         ValueError: If an entry lacks something, or says what the evaluator does not know.
     """
     ids = [name for name in tables(module) if "." not in name]
-    return tuple(_rule(evaluator, module, rule_id) for rule_id in ids)
+    types = get_type_hints(evaluator)
+    return tuple(_rule(evaluator, types, module, rule_id) for rule_id in ids)
 
 
-def _rule(evaluator: type[Rule], module: str, rule_id: str) -> type[Rule]:
+def _rule(evaluator: type[Rule], types: dict[str, Any], module: str, rule_id: str) -> type[Rule]:
     values = entry(module, rule_id)
     own = {name: values.pop(name) for name in _Entry.__struct_fields__ if name in values}
-    types = get_type_hints(evaluator)
     try:
         said = msgspec.convert(own, _Entry)
         attributes: dict[str, Any] = {

@@ -1,13 +1,10 @@
 """Reads the TOML file beside a module of rules.
 
-`[ID.page]` is the page of a rule. `[ID]` is a rule that is data: see `declared`. Parsing all files
-takes a good part of a short analysis, so they are cut into tables, and a table is parsed when it is
-asked for.
+`[ID.page]` is the page of a rule. `[ID]` is a rule that is data: see `declared`.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -15,10 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from tb_perfadvisor import toml_files
 
 HEADINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -31,29 +25,21 @@ HEADINGS: Mapping[str, str] = MappingProxyType(
     }
 )
 """The heading of each part of a page, by its key, in order."""
-_HEADER = re.compile(r"^\[([a-z0-9.-]+)\]$", re.MULTILINE)
 
 
 @cache
 def tables(module: str) -> Mapping[str, str]:
     """The text of each table, by its name; empty if there is no file beside the module."""
     path = Path(sys.modules[module].__file__ or "").with_suffix(".toml")
-    if not path.is_file():
-        return MappingProxyType({})
-    pieces = _HEADER.split(path.read_text(encoding="utf-8"))
-    texts: dict[str, str] = {}
-    for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
-        if texts.setdefault(name, text) is not text:
-            raise ValueError(f"{path.name}: a second table [{name}]")
-    return MappingProxyType(texts)
+    return MappingProxyType(toml_files.tables(path) if path.is_file() else {})
 
 
 def entry(module: str, name: str) -> dict[str, Any]:
     """A table; empty if there is none."""
     text = tables(module).get(name, "")
     try:
-        loaded: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        loaded: dict[str, Any] = toml_files.parse(text)
+    except ValueError as error:
         raise ValueError(f"[{name}] of {module}: {error}") from error
     return loaded
 

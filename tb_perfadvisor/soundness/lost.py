@@ -10,11 +10,10 @@ launches without an event, in order.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.soundness.waits import NEVER, stream_work, waiting_calls
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import row_mask
@@ -23,12 +22,12 @@ from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.soundness import Soundness
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-LAUNCH = re.compile("LaunchKernel|LaunchCooperativeKernel|GraphLaunch")
+LAUNCH = regex("LaunchKernel|LaunchCooperativeKernel|GraphLaunch")
 """Calls that always put work on the device. Copies within the host, and empty fills, do not."""
-_BEGIN_CAPTURE = re.compile("StreamBeginCapture")
-_END_CAPTURE = re.compile("StreamEndCapture")
-_RUNTIME = re.compile(r"^(?:cuda|hip|cu)[A-Z]\w*Synchronize")
-_HOST_FUNCTION = re.compile("LaunchHostFunc|StreamAddCallback")
+_BEGIN_CAPTURE = regex("StreamBeginCapture")
+_END_CAPTURE = regex("StreamEndCapture")
+_RUNTIME = regex(r"^(?:cuda|hip|cu)[A-Z]\w*Synchronize")
+_HOST_FUNCTION = regex("LaunchHostFunc|StreamAddCallback")
 TAIL_NS = 100_000
 """A wait returns within some 20 microseconds of the work it waits for, or when its thread runs
 again."""

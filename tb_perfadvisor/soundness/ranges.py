@@ -11,6 +11,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import places_by_value, row_mask
 from tb_perfadvisor.trace.names import named
@@ -21,12 +22,12 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 # PyTorch's own (torch/optim/optimizer.py), and those of programs: recordings of Nsight Systems have
 # only these.
 UPDATES = (
-    re.compile(r"^Optimizer\.step#"),
-    re.compile(r"^optim(izer)?[ _.:-]?(step|update)?$", re.IGNORECASE),
+    regex(r"^Optimizer\.step#"),
+    regex(r"^optim(izer)?[ _.:-]?(step|update)?$", re.IGNORECASE),
 )
-UPDATE = re.compile("|".join(each.pattern for each in UPDATES), re.IGNORECASE)
+UPDATE = regex("|".join(each.pattern for each in UPDATES), re.IGNORECASE)
 # The nodes that autograd's engine evaluates.
-BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|AccumulateGrad")
+BACKWARD = regex(r"^autograd::engine::evaluate_function|Backward\d*$|AccumulateGrad")
 
 
 def updates_alone(trace: Trace) -> Trace:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import BUSY_KINDS, CopyDirection, EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, row_mask
 from tb_perfadvisor.trace.names import named
@@ -13,12 +12,12 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 # Copies that return only when they are done. Source: CUDA runtime API, "API synchronization
 # behavior"; hipMemcpyWithStream is HIP's synchronous copy on a stream.
-_BLOCKING_COPY = re.compile(
+_BLOCKING_COPY = regex(
     r"^(cudaMemcpy|cudaMemcpy2D|cuMemcpy(DtoH|HtoD|DtoD)(_v2)?|hipMemcpy|hipMemcpyWithStream"
     r"|hipMemcpy(DtoH|HtoD))$"
 )
-_WHOLE_DEVICE = re.compile(r"^(?:cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
-_STREAM = re.compile(r"^(?:cuda|hip|cu)StreamSynchronize")
+_WHOLE_DEVICE = regex(r"^(?:cuda|hip)DeviceSynchronize|^cuCtxSynchronize")
+_STREAM = regex(r"^(?:cuda|hip|cu)StreamSynchronize")
 NEVER = np.iinfo(np.int64).max
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.report.places import MAX_PLACES, RAN_AT_START
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.sources.repository import Repository
@@ -19,11 +20,11 @@ CONTEXT = 3
 _MAX_LINE = 200
 _MAX_OTHERS = 5
 _LINKS = {"vscode": "vscode://file/{root}/{path}:{line}"}
-_FIELD = re.compile(r"\{(root|path|line)\}")
+_FIELD = regex(r"\{(root|path|line)\}")
 # For a function that was running when the recording began, PyTorch names the line of this call.
-_RECORDER = re.compile(r"^\s*(?:\w*prof\w*|p)\.(?:step|start)\(\)")
+_RECORDER = regex(r"^\s*(?:\w*prof\w*|p)\.(?:step|start)\(\)")
 # `encoder.layers.0 (Block)` of tb_perfadvisor.instrument, `Block_0` of PyTorch's profiler.
-_MODULE = re.compile(r"^(?:\S+ \((?P<label>[A-Za-z_]\w*)\)|(?P<numbered>[A-Za-z_]\w*?)_\d+)$")
+_MODULE = regex(r"^(?:\S+ \((?P<label>[A-Za-z_]\w*)\)|(?P<numbered>[A-Za-z_]\w*?)_\d+)$")
 
 
 def with_sources(report: Report, repository: Repository, link: str | None = None) -> Report:

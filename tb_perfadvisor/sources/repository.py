@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.files.containment import LeadsOutError, opener_of_files
+from tb_perfadvisor.patterns import regex
 
 MAX_ENTRIES = 200_000
 """Files and directories that are listed: more than the largest frameworks' repositories have."""
@@ -20,7 +21,7 @@ MAX_FILES = 20_000
 MAX_FILE_BYTES = 2_000_000
 MAX_DEPTH = 40
 _NOT_CODE = frozenset({"node_modules", "__pycache__", "site-packages", "dist-packages", "build"})
-_CLASS = re.compile(r"^class[ \t]+(\w+)\b", re.MULTILINE)
+_CLASS = regex(r"^class[ \t]+(\w+)\b", re.MULTILINE)
 
 
 class Repository:

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from tb_perfadvisor.contract import model
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.report.formats.wording import branches_of
 from tb_perfadvisor.sources.attach import places_in
 from tb_perfadvisor.sources.repository import Repository, files_of_program
@@ -35,9 +36,9 @@ FIXES = (
 FIX_BY_ID = MappingProxyType({fix.id: fix for fix in FIXES})
 MAX_PLACES = 5
 _NO_NEWLINE = "\n\\ No newline at end of file\n"
-_TRAINING = re.compile(r"train", re.IGNORECASE)
-_NOT_TRAINING = re.compile(r"(^|_)(val|valid|validation|test|eval|evaluate|predict)(_|$|\d)")
-_TEST_FILE = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$)")
+_TRAINING = regex(r"train", re.IGNORECASE)
+_NOT_TRAINING = regex(r"(^|_)(val|valid|validation|test|eval|evaluate|predict)(_|$|\d)")
+_TEST_FILE = regex(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$|conftest\.py$)")
 
 Outcome = Literal["patch", "same", "unsure", "none"]
 

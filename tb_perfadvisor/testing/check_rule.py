@@ -6,7 +6,6 @@ check_rule(InputStall, slow=SLOW, fixed=FIXED, saves="4ms")
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.engine.analyze import completed, missing_of, needs_of
 from tb_perfadvisor.engine.savings import estimated, simulate
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.base import Rule
 from tb_perfadvisor.rules.finding import Events, Finding, Series, Span, Table
 from tb_perfadvisor.signals import Need, Options, Signals, reference_worker, why_missing
@@ -38,7 +38,7 @@ from tb_perfadvisor.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 Subject = str | Trace | Run
 
-_DURATION = re.compile(r"([\d.]+)\s*(ns|us|µs|ms|s)$")
+_DURATION = regex(r"([\d.]+)\s*(ns|us|µs|ms|s)$")
 _UNIT_NS = {"ns": 1, "us": NS_PER_US, "µs": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
 _SHIFT_NS = 86_399_000_000_001
 

@@ -24,13 +24,13 @@ this.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.testing.builder import TraceBuilder
 from tb_perfadvisor.testing.symbols import (
     DERIVED_LINES,
@@ -41,9 +41,9 @@ from tb_perfadvisor.testing.symbols import (
 from tb_perfadvisor.trace import Device, Framework, Trace
 from tb_perfadvisor.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
-_CELL = re.compile(r"cell\s+(\d+)\s*(ns|us|µs|ms|s)$")
-_LANE = re.compile(r"(?P<name>[^|]*?)\s*\|(?P<cells>.*)\|$")
-_DEVICE = re.compile(r"(?P<kind>gpu|tpu)(?P<device>\d*)\s+(?P<number>\d+)(?:\s+(?P<line>[a-z]+))?$")
+_CELL = regex(r"cell\s+(\d+)\s*(ns|us|µs|ms|s)$")
+_LANE = regex(r"(?P<name>[^|]*?)\s*\|(?P<cells>.*)\|$")
+_DEVICE = regex(r"(?P<kind>gpu|tpu)(?P<device>\d*)\s+(?P<number>\d+)(?:\s+(?P<line>[a-z]+))?$")
 _UNIT_NS = {"ns": 1, "us": NS_PER_US, "µs": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
 _NOTHING, _AGAIN, _CONTINUES, _BOUNDARY = ".", "'", "-", "|"
 

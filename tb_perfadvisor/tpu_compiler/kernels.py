@@ -28,6 +28,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.tpu_compiler.generations import Generation
 from tb_perfadvisor.tpu_compiler.hlo_instruction import HloInstruction
 from tb_perfadvisor.tpu_compiler.optimized_hlo import HloModule, is_off_chip
@@ -207,14 +208,14 @@ def group_size(attributes: str) -> int:
     return 2
 
 
-_BUNDLE = re.compile(r"^ *(?:0x[0-9a-f]+|\d+) +(LB|[A-Z]{2})? *:")
-_STARTED = re.compile(r"Start(?:/End empty)? region (\d+)")
-_BRANCH = re.compile(r"sbr\.rel \(!?(%\w+)\) target = \$region(\d+)")
-_EXIT_TEST = re.compile(r"(%\w+) = scmp\.ge\.s32\.totalorder %\w+, (\d{1,9})\b")
+_BUNDLE = regex(r"^ *(?:0x[0-9a-f]+|\d+) +(LB|[A-Z]{2})? *:")
+_STARTED = regex(r"Start(?:/End empty)? region (\d+)")
+_BRANCH = regex(r"sbr\.rel \(!?(%\w+)\) target = \$region(\d+)")
+_EXIT_TEST = regex(r"(%\w+) = scmp\.ge\.s32\.totalorder %\w+, (\d{1,9})\b")
 # Equal kernels are scheduled once.
-_EQUIVALENT = re.compile(r"^key:(.+)\nordinal:\d+\nequivalent_hlos.*:\n((?:  .+\n)*)", re.MULTILINE)
+_EQUIVALENT = regex(r"^key:(.+)\nordinal:\d+\nequivalent_hlos.*:\n((?:  .+\n)*)", re.MULTILINE)
 # 1795372218314570156-fusion.2-01-final_bundles.txt
-_FILE = re.compile(r"\d+-(.+)-\d+-final_bundles\.txt")
+_FILE = regex(r"\d+-(.+)-\d+-final_bundles\.txt")
 
 
 def dumped_cycles(folder: Path) -> dict[str, int]:

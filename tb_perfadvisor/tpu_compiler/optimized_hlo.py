@@ -19,6 +19,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.tpu_compiler.hlo_instruction import HloInstruction
 from tb_perfadvisor.trace.hlo_text import Instruction, Shape, parse_instruction
 
@@ -132,8 +133,8 @@ def off_chip_bytes(shape: Shape) -> int:
 
 
 # `%fused_computation.1 (param_0: bf16[8,128]) -> bf16[8,128] {`
-_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
+_COMPUTATION = regex(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_INSTRUCTION = regex(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
 _CALLED = r"\b(?:calls|body|condition|to_apply)=%?([\w.\-]+)"
 _BODY = r"\bbody=%?([\w.\-]+)"
 _CALLS = r"\bcalls=%?([\w.\-]+)"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import re
 from itertools import product
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.tpu_compiler.compiler import Operation
 from tb_perfadvisor.tpu_compiler.worker import OPERATIONS
 
@@ -19,7 +19,7 @@ _DTYPES = {
     "s8": "int8",
     "f8": "float8_e4m3fn",
 }
-_PATTERN = re.compile(r"(?:([\w-]+):)?([\dx,]+)(?:@(\w+))?")
+_PATTERN = regex(r"(?:([\w-]+):)?([\dx,]+)(?:@(\w+))?")
 
 
 def parse_operations(text: str) -> list[Operation]:

@@ -17,7 +17,9 @@ from math import prod
 
 from msgspec import Struct
 
-_SHAPE = re.compile(
+from tb_perfadvisor.patterns import regex
+
+_SHAPE = regex(
     r"\b(?P<dtype>pred|bf16|[suf]\d+[a-z0-9]*|c64|c128)\[(?P<dims>[0-9,<=]*)\]"
     r"(?P<layout>\{(?P<order>[0-9,]*)(?::(?P<rest>[^{}]*))?\})?"
 )
@@ -30,11 +32,11 @@ _FEATURE_GROUPS = r"feature_group_count=(\d{1,18})"
 _BATCH_GROUPS = r"batch_group_count=(\d{1,18})"
 _OPERAND_PRECISION = r"operand_precision=\{([a-z,_]*)\}"
 _OPERAND_NAME = r"%([\w.\-]+)"
-_OPCODE = re.compile(r"(?:^|[\s)}\]])([a-z][a-z0-9\-]*)\(")
-_CONTRACTING = re.compile(r"lhs_contracting_dims=\{([0-9,]+)\}")
-_DTYPE_BITS = re.compile(r"(\d{1,4})")
-_NUMBER = re.compile(r"\d{1,18}")
-_PARENTHESIS = re.compile(r"[()]")
+_OPCODE = regex(r"(?:^|[\s)}\]])([a-z][a-z0-9\-]*)\(")
+_CONTRACTING = regex(r"lhs_contracting_dims=\{([0-9,]+)\}")
+_DTYPE_BITS = regex(r"(\d{1,4})")
+_NUMBER = regex(r"\d{1,18}")
+_PARENTHESIS = regex(r"[()]")
 _HOST_MEMORY = 5
 
 

@@ -14,23 +14,25 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.trace.trace import Trace
 
-_SEPARATOR = re.compile(r"([._])")
+_SEPARATOR = regex(r"([._])")
 # Types as spelled in C++ and in the names of library kernels.
-_NUMBER_FORMAT = re.compile(
+_NUMBER_FORMAT = regex(
     r"\b(?:(?<!\w::)(?:\w+::)*(?:__half2?|half(?:_t)?|Half|__nv_bfloat162?|bfloat16(?:_t)?|BFloat16"
     r"|tfloat32_t|Float8\w*)|(?:float|double)[24]?)\b"
     r"|(?<![a-zA-Z])(?:fp|bf|tf|f|e\dm)(?:8|16|32|64|\d)(?![a-zA-Z])"
 )
-_NUMBERING = re.compile(r"((?:_\d+)+)([/:]|$)?")
-_NUMBER = re.compile(r"\d+")
-_SPACE = re.compile(r"\s+")
-_RETURN_TYPE = re.compile(r"^void\s+")
-_ANONYMOUS = re.compile(r"\(anonymous namespace\)::|_GLOBAL__N__\w{0,200}::")
-_QUALIFIER = re.compile(r"\b(?:[a-zA-Z_]\w*::)+(?=[a-zA-Z_{])")
+_NUMBERING = regex(r"((?:_\d+)+)([/:]|$)?")
+_NUMBER = regex(r"\d+")
+_SPACE = regex(r"\s+")
+_RETURN_TYPE = regex(r"^void\s+")
+_ANONYMOUS = regex(r"\(anonymous namespace\)::|_GLOBAL__N__\w{0,200}::")
+_QUALIFIER = regex(r"\b(?:[a-zA-Z_]\w*::)+(?=[a-zA-Z_{])")
 
 
 def without_number(name: str) -> str:
@@ -68,17 +70,17 @@ def _bare(name: str) -> str:
 
 
 _MOST_OF_NAME = 48
-_TILES = re.compile(r"(?<=\w)_[a-zA-Z]*\d+x\d+\S*$")
+_TILES = regex(r"(?<=\w)_[a-zA-Z]*\d+x\d+\S*$")
 """The sizes in the name of a library's kernel, and what follows: `_MT256x208x64_MI16x16x1_…`."""
-_ITERATOR = re.compile(r"^Iterator(?:::\w+)*::(\w+)(?:\[.*\])?$")
+_ITERATOR = regex(r"^Iterator(?:::\w+)*::(\w+)(?:\[.*\])?$")
 """tf.data names each iterator with all that lie around it: `Iterator::Root::Prefetch::Map`."""
-_REPEATED = re.compile(r"(^|/)(\w+):\2$")
+_REPEATED = regex(r"(^|/)(\w+):\2$")
 """TensorFlow names an operation and its type: `random_uniform/RandomUniform:RandomUniform`."""
-_PYTHON_FRAME = re.compile(r"^(.+\.pyx?)\((\d+)\): ")
+_PYTHON_FRAME = regex(r"^(.+\.pyx?)\((\d+)\): ")
 """PyTorch's tracer: `models/net.py(57): forward`."""
-_BUILT_IN = re.compile(r"^\$(\w+) (\w+)$")
+_BUILT_IN = regex(r"^\$(\w+) (\w+)$")
 """JAX's tracer marks Python by a dollar sign, and gives no file for C functions: `$time sleep`."""
-_HASH = re.compile(r"(?<!\s)\s*\b(?=\w*\d)[a-z0-9]{24,}\b")
+_HASH = regex(r"(?<!\s)\s*\b(?=\w*\d)[a-z0-9]{24,}\b")
 _FEWEST = 4
 """A name before `<` or `(` that is shorter is part of a longer one: `<lambda>`."""
 
@@ -110,7 +112,7 @@ def short_annotation(name: str) -> str:
     return _HASH.sub("", name.strip("# ")).strip() or name
 
 
-GENERATED_FILE = re.compile(
+GENERATED_FILE = regex(
     r"(?:^|[/\\])(?:torchinductor_[^/\\]{1,64}[/\\]|([a-z2-7]{2})[/\\]c\1[a-z2-7]{20,64}\.py\b)"
 )
 """A path in Inductor's cache: below `torchinductor_USER`, or `ov/cov463….py` in a directory that
@@ -118,7 +120,7 @@ the user chose. A file's name is `c` and a hash in base 32; its directory is the
 characters (torch/_inductor/codecache.py, `get_path`)."""
 
 
-GENERATED_KERNEL = re.compile(r"triton_(?:poi|per|red|for|tem)_fused|triton__\d")
+GENERATED_KERNEL = regex(r"triton_(?:poi|per|red|for|tem)_fused|triton__\d")
 """A kernel that Inductor generated. The second is the name before PyTorch 2.2:
 torch/_inductor/config.py, `descriptive_names`."""
 
@@ -128,7 +130,7 @@ def is_generated(path: str) -> bool:
     return GENERATED_FILE.search(path) is not None
 
 
-BLOCKING_CALL = re.compile(
+BLOCKING_CALL = regex(
     r"^(?:p?poll|select|epoll_wait|read|recv(?:from|msg)?|futex|sem_\w*wait|pthread_cond_\w*wait)$"
     r"|^<built-in (?:function|method) (?:acquire|poll|select)\b|^\$[^:]+ (?:acquire|poll|select)$"
     r"|\b(?:threading|connection|synchronize|selectors|queues?|pool|_base|asyncio/\w+)\.py"
@@ -142,3 +144,9 @@ def named(trace: Trace, rows: Int32, pattern: re.Pattern[str]) -> NDArray[np.boo
     """Which events have a name that contains the pattern; shape (n,)."""
     names = trace.events.name[rows]
     return is_in(names, [n for n in distinct(names).tolist() if pattern.search(trace.strings[n])])
+
+
+def rows_named(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int32:
+    """The events of some kinds whose name contains a pattern, in order of start."""
+    rows = trace.rows(*kinds)
+    return rows[named(trace, rows, pattern)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
+from tb_perfadvisor.toml_files import parse
 from tb_perfadvisor.trace.tables import Float64, Int64
 
 
@@ -51,11 +52,6 @@ def merge_series(parts: Iterable[ScalarSeries]) -> ScalarSeries:
     return ScalarSeries(step[order], unix_ns[order], value[order])
 
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 Kind = Literal[
     "step-time",
     "steps-per-second",
@@ -65,7 +61,7 @@ Kind = Literal[
     "learning-rate",
 ]
 _TABLE = Path(__file__).with_name("metrics.toml")
-_EVALUATION = re.compile(
+_EVALUATION = regex(
     r"(?:.*/)?(?:eval|val|valid|validation|evaluation|test)(?:[/_-].*|)|.*[/_](?:val|eval)"
 )
 
@@ -89,7 +85,7 @@ class _Table(msgspec.Struct, frozen=True):
 @cache
 def known_metrics() -> tuple[Metric, ...]:
     """All entries of `metrics.toml`, in their order."""
-    return msgspec.convert(tomllib.loads(_TABLE.read_text(encoding="utf-8")), _Table).metric
+    return msgspec.convert(parse(_TABLE.read_text(encoding="utf-8")), _Table).metric
 
 
 def is_evaluation(tag: str) -> bool:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.training.metrics import ScalarSeries, find_metrics, is_evaluation
 
-_PER_SAMPLE = re.compile(r"Train/Samples/.+|.+ vs (?:samples|tokens)")
+_PER_SAMPLE = regex(r"Train/Samples/.+|.+ vs (?:samples|tokens)")
 """DeepSpeed and Megatron-LM number these by samples or tokens."""
-_PER_EPOCH = re.compile(r"(?:.*/)?epoch_.+")
+_PER_EPOCH = regex(r"(?:.*/)?epoch_.+")
 """Keras numbers these by epoch, not by step."""
 _MAX_STEP = 2.0**53
 """Far more steps than any run takes; differences of such numbers fit into 64 bits."""

@@ -16,13 +16,13 @@ moment at which the last thing before the window ended on it.
 
 from __future__ import annotations
 
-import re
 from enum import IntEnum
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask
 from tb_perfadvisor.trace.tables import Int8, Int32, Int64
@@ -36,7 +36,7 @@ MOST_LAUNCHES = 10
 """A call with nothing to wait for takes about as long as a launch. A call that takes this many
 times as long waits for something."""
 
-_EVERY_STREAM = re.compile(r"^(cuda|hip)DeviceSynchronize|^(cu|hip)CtxSynchronize")
+_EVERY_STREAM = regex(r"^(cuda|hip)DeviceSynchronize|^(cu|hip)CtxSynchronize")
 
 
 class WaitEdges(Struct, frozen=True):

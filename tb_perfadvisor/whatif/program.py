@@ -6,12 +6,12 @@ launched. Work that was already queued when the window began does not belong to 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.soundness.waits import waiting_calls
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Trace, TrackKind
@@ -57,8 +57,8 @@ NEVER = -(1 << 60)
 """Earlier than anything."""
 
 # torch/utils/data/dataloader.py: the loader with worker processes.
-_LOADS_AHEAD = re.compile(r"_MultiProcessingDataLoaderIter")
-_STREAM_WAIT = re.compile(r"^(cuda|cu|hip)StreamWaitEvent")
+_LOADS_AHEAD = regex(r"_MultiProcessingDataLoaderIter")
+_STREAM_WAIT = regex(r"^(cuda|cu|hip)StreamWaitEvent")
 
 
 class Program(Struct, frozen=True):

@@ -12,8 +12,8 @@ import pytest
 
 from tb_perfadvisor import advice, rules
 from tb_perfadvisor.advice import advise, change, change_ids
-from tb_perfadvisor.advice.catalog import tomllib
 from tb_perfadvisor.signals.workload.workload import SERVERS, Fact, Part, Workload
+from tb_perfadvisor.toml_files import parse
 from tests.support.advice_words import misfits
 
 IMPLIED = {
@@ -87,7 +87,7 @@ NAMED_PARTS = {
 ENTRIES = {
     key: entry
     for path in sorted(Path(advice.__file__).parent.glob("*.toml"))
-    for key, entry in tomllib.loads(path.read_text(encoding="utf-8")).items()
+    for key, entry in parse(path.read_text(encoding="utf-8")).items()
 }
 
 
@@ -141,7 +141,7 @@ def test_the_catalog_is_cut_into_its_entries() -> None:
     entries = [
         key
         for path in Path(advice.__file__).parent.glob("*.toml")
-        for key in tomllib.loads(path.read_text(encoding="utf-8"))
+        for key in parse(path.read_text(encoding="utf-8"))
     ]
     assert sorted(entries) == sorted(each.id for each in CHANGES if each.id not in HINTS)
 
@@ -179,7 +179,7 @@ def _named_in_rules() -> Iterator[tuple[str, str]]:
             if is_call or not known.isdisjoint(texts):
                 yield from ((str(text), path.name) for text in texts)
     for path in Path(rules.__file__).parent.rglob("*.toml"):
-        for entry in tomllib.loads(path.read_text(encoding="utf-8")).values():
+        for entry in parse(path.read_text(encoding="utf-8")).values():
             if isinstance(entry, dict):
                 yield from ((text, path.name) for text in entry.get("changes", ()))
 

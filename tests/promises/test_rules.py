@@ -14,11 +14,11 @@ from tb_perfadvisor.engine.analyze import run_rule
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.rules.base import SECTIONS, Rule
 from tb_perfadvisor.rules.costly_operations import CostlyOperations
-from tb_perfadvisor.rules.entries import tomllib
 from tb_perfadvisor.rules.page import rule_page
 from tb_perfadvisor.rules.registry import all_rules, builtin_rules
 from tb_perfadvisor.signals import Need, reference_worker
 from tb_perfadvisor.testing import TraceBuilder, draw, run_of
+from tb_perfadvisor.toml_files import parse
 from tb_perfadvisor.trace import Run
 from tb_perfadvisor.trace.intervals import join, total_ns
 from tests.support.night import examples
@@ -89,7 +89,7 @@ def test_names_agree() -> None:
 def test_every_rule_has_cases() -> None:
     texts = "".join(path.read_text(encoding="utf-8") for path in TESTS.glob("*.py"))
     checked = set(re.findall(r"check_rule\(\s*(\w+)\b", texts))
-    tables = [tomllib.loads(path.read_text(encoding="utf-8")) for path in TESTS.glob("*.toml")]
+    tables = [parse(path.read_text(encoding="utf-8")) for path in TESTS.glob("*.toml")]
     in_tables = {rule_id for table in tables for rule_id in table}
 
     def check(rule: type[Rule]) -> Iterator[tuple[bool, str]]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from scripts import changed_tests, demo, rule
-from tb_perfadvisor.rules.entries import HEADINGS, tomllib
+from tb_perfadvisor.rules.entries import HEADINGS
+from tb_perfadvisor.toml_files import parse
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tb_perfadvisor"
 
@@ -106,10 +107,10 @@ def test_a_new_rule_of_a_table_is_an_entry_of_two_files(
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "costly_operations.toml").write_text("[other]\na = 1\n")
     entries, cases = rule.extend("slow-sort", "xla/costly_operations")
-    declared = tomllib.loads(entries.read_text(encoding="utf-8"))
+    declared = parse(entries.read_text(encoding="utf-8"))
     assert list(declared) == ["other", "slow-sort"]
     assert list(declared["slow-sort"]["page"]) == list(HEADINGS)
-    assert set(tomllib.loads(cases.read_text(encoding="utf-8"))["slow-sort"]) == {
+    assert set(parse(cases.read_text(encoding="utf-8"))["slow-sort"]) == {
         *("saves_ns", "found", "passed")
     }
     for table in rule.TABLES:
@@ -118,7 +119,7 @@ def test_a_new_rule_of_a_table_is_an_entry_of_two_files(
 
 
 def test_the_skeleton_of_a_rule_has_the_sections_of_a_page() -> None:
-    page = tomllib.loads(rule.PAGE.format_map({"rule_id": "a-b"}))
+    page = parse(rule.PAGE.format_map({"rule_id": "a-b"}))
     assert list(page["a-b"]["page"]) == list(HEADINGS)
 
 

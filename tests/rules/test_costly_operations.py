@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.rules.entries import tomllib
 from tb_perfadvisor.rules.registry import find_rule
 from tb_perfadvisor.rules.xla.costly_operations import RULES
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import xla_op
+from tb_perfadvisor.toml_files import parse
 from tests.support.xla_operation import FIXED, FUSION, SLOW, check_limit, fires, legend, saved_ns
 
-CASES: dict[str, dict[str, Any]] = tomllib.loads(
+CASES: dict[str, dict[str, Any]] = parse(
     Path(__file__).with_name("costly_operations.toml").read_text(encoding="utf-8")
 )
 EACH = pytest.mark.parametrize("rule_id", CASES)

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Final
 
 from tb_perfadvisor.ingest.kernels.kernel_names import RECOGNIZED_WORDS
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace.names import is_generated
 
-WORD: Final = re.compile(r"[^\W\d_]+")
-_CAMEL: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
+WORD: Final = regex(r"[^\W\d_]+")
+_CAMEL: Final = regex(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 MIN_HASHED_CHARS: Final = 3
 """Shorter words of ASCII letters tell nothing of the user. They are too many to list (`f32`)."""
 # Packages whose files stay wherever they are installed, listed or not.
@@ -117,40 +118,40 @@ def _lines(file: str) -> list[str]:
 _HASH_LETTERS: Final = "qxzvwjky"
 _HASH_CHARS: Final = 10
 
-_IPV4: Final = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|(?<=ip[-_])\d{1,3}(?:[-_]\d{1,3}){3}\b")
-_IPV6: Final = re.compile(
+_IPV4: Final = regex(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|(?<=ip[-_])\d{1,3}(?:[-_]\d{1,3}){3}\b")
+_IPV6: Final = regex(
     r"(?<![\w:.])(?=[0-9A-Fa-f]*:)[0-9A-Fa-f:]{2,39}(?:\.\d{1,3}){0,3}(?:%\w+)?(?![\w:])"
 )
-_HARDWARE_ADDRESS: Final = re.compile(
+_HARDWARE_ADDRESS: Final = regex(
     r"\b[0-9A-Fa-f]{2}(?:([:-])[0-9A-Fa-f]{2})(?:\1[0-9A-Fa-f]{2}){4}\b"
 )
 # Ids of jobs, commits and objects. Types such as `bf16bf16` look like some, but are none.
-_HEX_ID: Final = re.compile(
+_HEX_ID: Final = regex(
     r"(?<![A-Za-z0-9])(?:0x)?(?=[a-f]*\d)(?=\d*[a-f])"
     r"(?!(?:[a-f]{1,2}(?:4|6|8|16|32|64))+(?![0-9a-f]))[0-9a-f]{8,}(?![A-Za-z0-9])"
 )
 # Ids of jobs, dates and numbers of accounts have seven digits or more; numbers of tokens and of
 # most steps have fewer. Sizes in brackets and digits behind a decimal point stay.
-_LONG_NUMBER: Final = re.compile(r"[\[{][\d\s,:]*[\]}]|(?<!\d)(?<!\d\.)(\d{7,})")
+_LONG_NUMBER: Final = regex(r"[\[{][\d\s,:]*[\]}]|(?<!\d)(?<!\d\.)(\d{7,})")
 # vLLM's kernels state types as long numbers: `marlin::Marlin<1125899906909952l, …>`.
-_LONG_NUMBER_OF_KERNEL: Final = re.compile(rf"(?<=[<, ])\d+u?l?(?=[,>])|{_LONG_NUMBER.pattern}")
-_PROFILER_STEP: Final = re.compile(r"ProfilerStep#\d+$")
+_LONG_NUMBER_OF_KERNEL: Final = regex(rf"(?<=[<, ])\d+u?l?(?=[,>])|{_LONG_NUMBER.pattern}")
+_PROFILER_STEP: Final = regex(r"ProfilerStep#\d+$")
 
 # Names of Tensile and nvjet hold nothing but parameters: `Cijk_Ailk_Bljk_HHS_BH_MT16x16x64_…`,
 # `nvjet_sm103_tst_8x64_64x16_4x1_v_bz_TNN`.
-_PARAMETERS_ONLY: Final = re.compile(
+_PARAMETERS_ONLY: Final = regex(
     r"(?:Custom_)?Cij[a-z]*_A[a-z]{2,4}_B[a-z]{2,4}_[A-Z][A-Za-z0-9_]*$"
     r"|nvjet_(?:sm\d+_)?[a-z]{3,6}_\d+x\d+_\w*$"
 )
 # The grammar of mangled C++ names, as far as it tells identifiers from all else: literals and
 # references to earlier parts, or the length of an identifier.
-_MANGLED: Final = re.compile(r"L[a-z]n?\d+E|[STD][0-9A-Z]*_|(\d+)|.", re.DOTALL)
-_RUNTIME_CALL: Final = re.compile(r"(?:cuda|cu|hip|hsa_|mu|ur|ze|aclrt|acl)[A-Z_]?\w*$")
+_MANGLED: Final = regex(r"L[a-z]n?\d+E|[STD][0-9A-Z]*_|(\d+)|.", re.DOTALL)
+_RUNTIME_CALL: Final = regex(r"(?:cuda|cu|hip|hsa_|mu|ur|ze|aclrt|acl)[A-Z_]?\w*$")
 
 # `dir/file.py(12): function` of Kineto, `file.py:12 function` of XLA, `/dir/file.py:12`.
-_FRAME: Final = re.compile(r"(?P<path>[^(:]*\.py)(?P<line>[(:]\d+\)?:?\s*)?(?P<function>.*)$")
-_INSTALLED: Final = re.compile(r"^(?:.*/)?((?:site|dist)-packages/(.*))$")
-_STANDARD_LIBRARY: Final = re.compile(r"^(?:.*/)?(lib/python3(?:\.\d+)?t?/(.*))$")
+_FRAME: Final = regex(r"(?P<path>[^(:]*\.py)(?P<line>[(:]\d+\)?:?\s*)?(?P<function>.*)$")
+_INSTALLED: Final = regex(r"^(?:.*/)?((?:site|dist)-packages/(.*))$")
+_STANDARD_LIBRARY: Final = regex(r"^(?:.*/)?(lib/python3(?:\.\d+)?t?/(.*))$")
 
 
 class Names:

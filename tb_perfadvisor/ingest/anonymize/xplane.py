@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,8 +12,9 @@ from tb_perfadvisor.ingest.anonymize.names import Names
 from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.xspace.decode.messages import WRITING, decode_program
 from tb_perfadvisor.ingest.xspace.decode.stats import USED_OF_KINDS
+from tb_perfadvisor.patterns import regex
 
-_STREAM: Final = re.compile(r"Stream #")
+_STREAM: Final = regex(r"Stream #")
 _HLO_PROTO: Final = "Hlo Proto"
 _MEMORY_ACCESSES: Final = "memory_access_breakdown"
 # Stats whose texts the runtime wrote.
@@ -26,14 +26,14 @@ _RUNTIME_TEXTS: Final = frozenset(
     }
 )
 # Stats of planes that describe devices, versions and the recording.
-_PLANE_STAT: Final = re.compile(
+_PLANE_STAT: Final = regex(
     r"\w+_version|peak_\w+|compute_cap_\w+|profile_(?:start|stop)_time|clock_rate|core_count"
     r"|memory_(?:bandwidth|size)|has_\w+|device_\w+|global_chip_id|num_hosts_dependent_job_size"
 )
 # Further stats of events, without text of the user.
 _EVENT_STATS: Final = frozenset({"run_id", "model_flops", "raw_bytes_accessed", "occupancy_min"})
 # XLA numbers each program. Runs refer to it by this number.
-_PROGRAM = re.compile(r"(?P<name>.+)(?P<id>\(\d+\))$")
+_PROGRAM = regex(r"(?P<name>.+)(?P<id>\(\d+\))$")
 
 
 def anonymize_xspace(data: bytes, names: Names, *, where: str) -> bytes:

@@ -23,6 +23,7 @@ from tb_perfadvisor.ingest.chrome.schema import (
     ChromeEvent,
 )
 from tb_perfadvisor.ingest.json_trace.numbers import Threads, thread_key, to_floats, to_integers
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace.assembler import Interned
 
 _NO_ARGUMENTS: Final = Arguments()
@@ -33,8 +34,8 @@ _MOST_START_US: Final = 2**61 / 1000
 _SHORTEST_US: Final = 1e-6
 # TensorFlow 2.0 and 2.1: `void gemm(...) regs:32 shm:0 grid:4,1,1 block:256,1,1`, and for copies
 # `edge_7 bytes:4096 aync`.
-_LAUNCH_LABEL: Final = re.compile(r"(.+) (regs:\d+ .*)$", re.DOTALL)
-_COPY_LABEL: Final = re.compile(r"(?:.* )?(bytes:\d+)\b")
+_LAUNCH_LABEL: Final = regex(r"(.+) (regs:\d+ .*)$", re.DOTALL)
+_COPY_LABEL: Final = regex(r"(?:.* )?(bytes:\d+)\b")
 _STATS: Final = {name: attrgetter(name) for name in sorted(TEXTS | FLOATS | INTEGERS)}
 
 

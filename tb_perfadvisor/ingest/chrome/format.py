@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -21,13 +20,14 @@ from tb_perfadvisor.ingest.format import (
 )
 from tb_perfadvisor.ingest.json_trace.recognition import has_kineto_marks
 from tb_perfadvisor.ingest.trace_names import stem_of
+from tb_perfadvisor.patterns import regex
 
-_TRACE = re.compile(r"trace\.json(?:\.gz)?$")
-_OF_HOST = re.compile(r"(?:^|/)[^/]+\.trace\.json(?:\.gz)?$")
+_TRACE = regex(r"trace\.json(?:\.gz)?$")
+_OF_HOST = regex(r"(?:^|/)[^/]+\.trace\.json(?:\.gz)?$")
 # The same events again, which JAX writes for a link to Perfetto.
-_PERFETTO = re.compile(r"(?:^|/)perfetto_trace\.json(?:\.gz)?$")
+_PERFETTO = regex(r"(?:^|/)perfetto_trace\.json(?:\.gz)?$")
 # Names of events and arguments by TensorFlow and JAX, for files that name their processes late.
-_EVENT_NAMES = re.compile(rb'"(?:\$[\w<>.]+:\d+ |ThreadpoolListener::)|"hlo_module"\s*:')
+_EVENT_NAMES = regex(rb'"(?:\$[\w<>.]+:\d+ |ThreadpoolListener::)|"hlo_module"\s*:')
 
 
 def _sniff(head: bytes, is_claimed: bool) -> Sniffed | None:

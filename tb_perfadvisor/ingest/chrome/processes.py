@@ -7,27 +7,26 @@ separate process whose threads have no meaning.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
+
 _HOST: Final = "/host:CPU"
-_NAMED: Final = re.compile(
+_NAMED: Final = regex(
     rb'"name"\s*:\s*"(?:\\?/job:[^"\s]*)?\\?/(?:host:[A-Z]|device:[A-Z_]+:\d|[cg]pu:\d)'
 )
-_PLANE: Final = re.compile(r"(/(?:host|device):\S.*?)(?: Compute| \([^()]*\))?$")
-_STREAM: Final = re.compile(
+_PLANE: Final = regex(r"(/(?:host|device):\S.*?)(?: Compute| \([^()]*\))?$")
+_STREAM: Final = regex(
     r"(?i)(?:/job:\S*)?/(?:device:)?gpu:(\d+)(?:/context#\d+)?/stream[:#](\d+)"
     r"(?:[:<](\w+)>?)?(?: Compute)?$"
 )
-_EXECUTOR: Final = re.compile(r"(?i)/job:\S*/(?:device:)?(\w+:\d+)(?: Compute)?$")
+_EXECUTOR: Final = regex(r"(?i)/job:\S*/(?:device:)?(\w+:\d+)(?: Compute)?$")
 # Tensors and allocators are not work. The other processes repeat numbered streams, or are not work
 # of a stream.
-_NO_WORK: Final = re.compile(
-    r".* Tensors$|Allocators$|.*/(?:memcpy|sync|stream:(?:all)?)(?: Compute)?$"
-)
+_NO_WORK: Final = regex(r".* Tensors$|Allocators$|.*/(?:memcpy|sync|stream:(?:all)?)(?: Compute)?$")
 
 
 class ProcessPlace(Struct, frozen=True):

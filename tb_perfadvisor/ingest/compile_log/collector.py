@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.ingest.compile_log.records import LogRecord
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.trace import Source
 from tb_perfadvisor.trace.assembler import Interned
@@ -134,27 +135,25 @@ _SHOWN_PARTS: Final = 2
 """Enough of a path to find a file, and no more of the machine's directories."""
 _MOST_TEXT: Final = 100_000
 
-_PLACE = re.compile(
-    r"in user code at (?P<file>[^\n]{1,1000}):(?P<line>\d{1,7})[ \t]*$", re.MULTILINE
-)
-_FRAME = re.compile(r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d{1,7})', re.MULTILINE)
-_USER_CODE = re.compile(
+_PLACE = regex(r"in user code at (?P<file>[^\n]{1,1000}):(?P<line>\d{1,7})[ \t]*$", re.MULTILINE)
+_FRAME = regex(r'^ +File "(?P<file>[^"\n]+)", line (?P<line>\d{1,7})', re.MULTILINE)
+_USER_CODE = regex(
     r"(?:User code traceback|in the following user code|from user code)[^\n]{0,1000}\n"
 )
 
-_TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
-_REASON = re.compile(r"Graph Break Reason:\s*")
-_INTRODUCTION = re.compile(
+_TRACEBACK = regex(r"^Traceback \(most recent call last\)", re.MULTILINE)
+_REASON = regex(r"Graph Break Reason:\s*")
+_INTRODUCTION = regex(
     r"(?:Encountered graph break when attempting to trace|Failed to handle graph break)"
     r"[^\n]{0,1000}\n\s*"
 )
-_EXPLANATION = re.compile(r"^[ \t]*Explanation:\s*([^\n]+)", re.MULTILINE)
-_HINT = re.compile(r"^[ \t]*Hint:\s*([^\n]+)", re.MULTILINE)
-_EAGER = re.compile(r"falling back to eager|fall back to eager|Skipping the function")
-_LIMIT = re.compile(r"recompile[ _]limit|cache_size_limit|RecompileLimit", re.IGNORECASE)
-_VERSION = re.compile(r"^\d+/\d+: ")
-_COMMENTED_PLACE = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d{1,7})")
-_COMMENT = re.compile(r"(?<!\s)\s+#\s(?=\S)")
+_EXPLANATION = regex(r"^[ \t]*Explanation:\s*([^\n]+)", re.MULTILINE)
+_HINT = regex(r"^[ \t]*Hint:\s*([^\n]+)", re.MULTILINE)
+_EAGER = regex(r"falling back to eager|fall back to eager|Skipping the function")
+_LIMIT = regex(r"recompile[ _]limit|cache_size_limit|RecompileLimit", re.IGNORECASE)
+_VERSION = regex(r"^\d+/\d+: ")
+_COMMENTED_PLACE = regex(r"(?P<file>[^\s:]+):(?P<line>\d{1,7})")
+_COMMENT = regex(r"(?<!\s)\s+#\s(?=\S)")
 
 
 def is_recompile_limit(failure: str) -> bool:
@@ -228,7 +227,7 @@ _MOST_EVENT_BYTES: Final = 65_536
 _MOST_REASONS: Final = 20
 _MOST_RANKS: Final = 10_000_000
 """More processes than any job has: such a rank is damaged."""
-_CACHE = re.compile(r"^(fx_graph|aotautograd|autograd|dynamo|precompile)_cache_(hit|miss|bypass)$")
+_CACHE = regex(r"^(fx_graph|aotautograd|autograd|dynamo|precompile)_cache_(hit|miss|bypass)$")
 _CACHES: Final = {
     "fx_graph": "Inductor (FX graphs)",
     "aotautograd": "AOTAutograd",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -25,10 +24,11 @@ from tb_perfadvisor.ingest.format import (
     reader_of_one_file,
 )
 from tb_perfadvisor.ingest.trace_names import rank_of_name, stem_of
+from tb_perfadvisor.patterns import regex
 
-_CLAIMED = re.compile(r"(?:^|/)dedicated_log_torch_trace_[^/]*\.log(?:\.gz)?$")
-_RANK = re.compile(rb'"rank": (\d{1,7})[,}]')
-_HASH_OF_NAME = re.compile(r"_(?:rank_\d+_)?[a-z0-9_]{8}$")
+_CLAIMED = regex(r"(?:^|/)dedicated_log_torch_trace_[^/]*\.log(?:\.gz)?$")
+_RANK = regex(rb'"rank": (\d{1,7})[,}]')
+_HASH_OF_NAME = regex(r"_(?:rank_\d+_)?[a-z0-9_]{8}$")
 
 
 def _sniff(head: bytes, is_claimed: bool) -> Sniffed | None:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
+
 # Without the format's reader, nothing that inflates is needed.
 if TYPE_CHECKING:
     from tb_perfadvisor.ingest.files.compression import Inflated
 
 # Launchers put the rank in front when they collect what programs print.
-_HEADER: Final = re.compile(
+_HEADER: Final = regex(
     rb"^(?:\[[^\]\n]{1,40}\]:? ?)?[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d+ (\d{1,19}) "
     rb"[^\]\n]{1,500}:\d+\] (?=\{)",
     re.MULTILINE,
@@ -53,7 +55,7 @@ def starts_a_log(head: bytes) -> bool:
     )
 
 
-_OWN: Final = re.compile(
+_OWN: Final = regex(
     rb'\{"(?:chromium_event|dynamo_start|str|describe_(?:storage|tensor|source)|artifact'
     rb"|compilation_metrics|dynamo_output_graph|stack|inductor_\w+|aot_\w+|compiled_autograd_\w+"
     rb'|create_\w*symbol|propagate_real_tensors\w*|exported_program|missing_fake_kernel)"\s*:'

@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from tb_perfadvisor.ingest.captures import Listing
 from tb_perfadvisor.ingest.files.tree import FileEntry
+from tb_perfadvisor.patterns import regex
 
 OWN_DIRECTORY: Final = "perf_advisor"
 """What `perfadvisor publish` writes is no scalar of the run."""
-_EVENT_FILE: Final = re.compile(r"(?:^|/)[^/]*tfevents[^/]*$")
+_EVENT_FILE: Final = regex(r"(?:^|/)[^/]*tfevents[^/]*$")
 _PARTS_OF_A_RUN: Final = ("train", "validation")
 """Keras logs training and validation of one run into directories of these names."""
 
@@ -37,7 +38,7 @@ def run_of_directory(parts: Sequence[str]) -> tuple[str, str]:
 
 MOST_BYTES_BESIDE_A_REPORT = 256 << 20
 """Half a minute of reading. Whoever waits for a report did not ask for more."""
-_OF_PROFILES = re.compile(r"(?<![a-z])(?:prof(?:il\w*)?|traces?)(?![a-z])", re.IGNORECASE)
+_OF_PROFILES = regex(r"(?<![a-z])(?:prof(?:il\w*)?|traces?)(?![a-z])", re.IGNORECASE)
 """`profile_traces` (torchtitan), `profiler`, `profiling`, `torch_profile`, `traces`. Whole words:
 `tracelens` is the name of a run."""
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Final
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.event_files.run_scalars import ScalarCache, read_run
 from tb_perfadvisor.ingest.event_files.runs import CandidateRuns, EventRun
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.training.metrics import RunScalars
 from tb_perfadvisor.training.progress import find_progress
 
-_CREATED: Final = re.compile(r"tfevents\.(\d{10})\.")
+_CREATED: Final = regex(r"tfevents\.(\d{10})\.")
 """Writers name a file after the second in which they created it."""
 _NS_PER_S: Final = 10**9
 _MOST_READ: Final = 8

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ntpath
 import os
-import re
 from collections.abc import Sequence
 
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.plain_text import printable_name
 
 # Two letters at least, so that `C:\logs` and `C://logs` stay local. A chain of stores, as in
 # `zip://*::s3://bucket/logs.zip`, may begin with a bare scheme.
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?:://|::.*://)")
+_URL = regex(r"[A-Za-z][A-Za-z0-9+.-]+(?:://|::.*://)")
 _LOCAL_SCHEMES = ("file://", "local://")
 # A log directory is a handful of levels deep; deeper trees are data or environments.
 MAX_DEPTH = 16
@@ -21,7 +21,7 @@ MAX_DEPTH = 16
 MAX_ENTRIES = 200_000
 # A directory with more files than this holds a dataset: no run writes that many.
 MAX_DIRECTORY_ENTRIES = 50_000
-_SKIPPED_DIRECTORY = re.compile(
+_SKIPPED_DIRECTORY = regex(
     # Names that frameworks give to checkpoints, which consist of many or huge files.
     r"\..*|checkpoints?|ckpts?|(?:checkpoint|ckpt|global_step)[-_]?\d+"
     r"|node_modules|__pycache__|site-packages"

@@ -10,7 +10,6 @@ strict decoder rejects is repaired. Events that cannot be repaired are dropped a
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -23,6 +22,7 @@ from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.note import Note
+from tb_perfadvisor.patterns import regex
 
 ABSENT = msgspec.Raw()
 
@@ -73,12 +73,12 @@ _CONTROL = bytes(set(range(0x20)) - set(_WHITE))
 _TO_SPACES = bytes.maketrans(_CONTROL + _WHITE, b" " * 0x20)
 SPACES = bytes.maketrans(_WHITE, b"   ")
 """Turns white space into spaces, which is all that repairing changes in valid JSON."""
-_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
-_NOT_A_NUMBER = re.compile(r"([:\[,]\s*)[-+]?(?:NaN|nan|Infinity|Inf|inf)(?=\s*[,}\]])")
-_DANGLING_COMMA = re.compile(r",(\s*[}\]])")
-_MISSING_VALUE = re.compile(r"(:\s*)(?=[,}])")
+_ESCAPE = regex(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
+_NOT_A_NUMBER = regex(r"([:\[,]\s*)[-+]?(?:NaN|nan|Infinity|Inf|inf)(?=\s*[,}\]])")
+_DANGLING_COMMA = regex(r",(\s*[}\]])")
+_MISSING_VALUE = regex(r"(:\s*)(?=[,}])")
 # A number too large for a float, as an overflowing printf writes it.
-_HUGE_EXPONENT = re.compile(r"([:\[,]\s*)-?\d+(?:\.\d+)?[eE]\+?\d{3,}(?=\s*[,}\]])")
+_HUGE_EXPONENT = regex(r"([:\[,]\s*)-?\d+(?:\.\d+)?[eE]\+?\d{3,}(?=\s*[,}\]])")
 
 
 def repair_json(data: bytes) -> bytes:
@@ -98,8 +98,8 @@ def repair_json(data: bytes) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-_PLACE = re.compile(r"\(byte (\d+)\)")
-_VALUE = re.compile(rb"(?<=[:\[,])\s*[^\s\"{}\[\],][^\"{}\[\],]*(?=[,}\]])")
+_PLACE = regex(r"\(byte (\d+)\)")
+_VALUE = regex(rb"(?<=[:\[,])\s*[^\s\"{}\[\],][^\"{}\[\],]*(?=[,}\]])")
 
 
 def without_bad_value(data: bytes, error: str) -> bytes:
@@ -137,14 +137,15 @@ _MAX_EVENT_BYTES = 32_000_000
 _MAX_EFFORT_BYTES = 50_000_000
 # `nan(0x8000)` for each of the numbers of an event.
 _MAX_BAD_VALUES = 16
-_BETWEEN_OBJECTS = re.compile(rb"\}\s*,\s*(?=\{)")
-_BETWEEN_EVENTS = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args)"\s*:)')
-_CLOSING = re.compile(rb"\]")
-_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-# The bracket that closes the array, before the next key, the end of the object or of the file.
-_END_OF_ARRAY = re.compile(rb'(?:\}|^)\s*(\])\s*(?:,\s*"|\}\s*[\[{]|\[\s*\{|\}\s*\Z|\Z)')
+_BETWEEN_OBJECTS = regex(rb"\}\s*,\s*(?=\{)")
+_BETWEEN_EVENTS = regex(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|args)"\s*:)')
+_CLOSING = regex(rb"\]")
+_EVENTS_KEY = regex(rb'"traceEvents"\s*:\s*\[')
+# The bracket that closes the array, before the next key, the end of the object or of the file. The
+# bracket comes first: so a search looks at brackets only, not at each byte.
+_END_OF_ARRAY = regex(rb'\](?<![^}\s]\])\s*(?:,\s*"|\}\s*[\[{]|\[\s*\{|\}\s*\Z|\Z)')
 # Where one document ends and another one begins.
-_NEXT_DOCUMENT = re.compile(rb'\}\s*(?=[\[{]\s*["{])|\]\s*(?=[\[{]\s*\{)')
+_NEXT_DOCUMENT = regex(rb'\}\s*(?=[\[{]\s*["{])|\]\s*(?=[\[{]\s*\{)')
 _BETWEEN_BYTES = 64
 """Where one document ends and another begins fits into this many bytes."""
 _HEADER = b'"schemaVersion"'
@@ -230,6 +231,16 @@ class Text:
         """Remove the next bytes from `unread` and return them."""
         taken, self.unread = self.unread[:size], self.unread[size:]
         return taken
+
+
+def _ends_of_array(text: bytes) -> Iterator[int]:
+    """Where the array may end: behind an event, or at once."""
+    for bracket in _END_OF_ARRAY.finditer(text):
+        end = bracket.start()
+        while text[end - 1 : end].isspace():
+            end -= 1
+        if not end or text[end - 1 : end] == b"}":
+            yield bracket.start()
 
 
 class SliceAhead(Struct, frozen=True):
@@ -336,12 +347,12 @@ class Document(Generic[E]):
     def _last_slice(self) -> list[E] | None:
         """The events before the array's end; None if the end is not in the text read so far."""
         text = self._text
-        for end in islice(_END_OF_ARRAY.finditer(text.unread), _MAX_CUTS_TRIED):
+        for end in islice(_ends_of_array(text.unread), _MAX_CUTS_TRIED):
             try:
-                events = self._decoded(memoryview(text.unread)[: end.start(1)])
+                events = self._decoded(memoryview(text.unread)[:end])
             except UNREADABLE:
                 continue
-            text.take(end.end(1))
+            text.take(end + 1)
             self._read_tail()
             return events
         return None

@@ -7,24 +7,25 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files.containers import GZIP_MAGIC, container_of
+from tb_perfadvisor.patterns import regex
 
 _RECORD = "Record one with torch.profiler and export_chrome_trace or tensorboard_trace_handler."
 
 # A byte-order mark, or an opening bracket of two bytes.
-_UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|[\[{]\0|\0[\[{]")
+_UTF_16 = regex(rb"\xff\xfe|\xfe\xff|[\[{]\0|\0[\[{]")
 _SQLITE = b"SQLite format 3\0"
-_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_PICKLE = regex(rb"\x80[\x02-\x05]")
 _UNKNOWN_EVENTS = "these are Chrome trace events of an unknown profiler."
 _MOST_CATEGORIES = 3
 
-_CATEGORIES = re.compile(
+_CATEGORIES = regex(
     rb'"cat"\s*:\s*"(?:cpu_op|Operator|user_annotation|python_function|kernel|Kernel'
     rb"|cuda_runtime|cuda_driver|Runtime|gpu_memcpy|Memcpy|gpu_memset|Memset|gpu_user_annotation"
     rb'|mtia_ccp_events|xpu_runtime|privateuse1_runtime)"'
     rb'|"pid"\s*:\s*"(?:CPU|CUDA) functions"'
 )
-_HEADER = re.compile(rb'"schemaVersion"\s*:')
-_KEYS = re.compile(rb'"(?:deviceProperties|traceEvents)"\s*:|"ph"\s*:')
+_HEADER = regex(rb'"schemaVersion"\s*:')
+_KEYS = regex(rb'"(?:deviceProperties|traceEvents)"\s*:|"ph"\s*:')
 
 
 def has_kineto_marks(head: bytes) -> bool:
@@ -140,7 +141,7 @@ def _by_json(head: bytes, data: bytes) -> tuple[str, str] | None:
 ASCEND_PROCESS = "Ascend Hardware"
 """The device's process in traces of Ascend's own profiler."""
 _ASCEND = (
-    re.compile(rb'"name"\s*:\s*"Ascend Hardware"'),
+    regex(rb'"name"\s*:\s*"Ascend Hardware"'),
     "this is a trace_view.json of Ascend's profiler, whose device events have no category.",
     "Record with torch.profiler and tensorboard_trace_handler, on a torch_npu that writes "
     ".pt.trace.json.",
@@ -148,37 +149,37 @@ _ASCEND = (
 _JSON_MARKS = (
     _ASCEND,
     (
-        re.compile(rb'"schema"\s*:\s*"\d+\.\d+\.\d[^"]*"|"nodes"\s*:\s*\[\s*\{'),
+        regex(rb'"schema"\s*:\s*"\d+\.\d+\.\d[^"]*"|"nodes"\s*:\s*\[\s*\{'),
         "this is an ExecutionTrace (a graph of operators), which has no times.",
         "Open the Kineto trace of the same recording.",
     ),
     (
-        re.compile(rb'"_start_us"\s*:|"_linked_correlation_id"\s*:'),
+        regex(rb'"_start_us"\s*:|"_linked_correlation_id"\s*:'),
         "this is a dump of the profiler's events, not an exported trace.",
         "Export one with export_chrome_trace.",
     ),
     (
-        re.compile(rb'"NEGOTIATE_|"CYCLE_START"'),
+        regex(rb'"NEGOTIATE_|"CYCLE_START"'),
         "this is a Horovod timeline, which has no device events.",
         _RECORD,
     ),
     (
-        re.compile(rb'"/(?:host|device):[A-Z]+|"\$[\w<>.]+(?::\d+)? |"run_id"\s*:'),
+        regex(rb'"/(?:host|device):[A-Z]+|"\$[\w<>.]+(?::\d+)? |"run_id"\s*:'),
         "this is the Chrome export of a TensorFlow or JAX profile.",
         "Pass the path of the file itself to Perf Advisor.",
     ),
     (
-        re.compile(rb"^\s*\[\s*\[\s*-?\d"),
+        regex(rb"^\s*\[\s*\[\s*-?\d"),
         "this is a list of numbers from export_memory_timeline.",
         "Open the trace of the same recording.",
     ),
     (
-        re.compile(rb"^\s*\[\s*-?\d"),
+        regex(rb"^\s*\[\s*-?\d"),
         "this is a list of numbers, not a trace.",
         _RECORD,
     ),
     (
-        re.compile(rb'"traceEvents"|"ph"\s*:\s*"[BEXMCbens]"'),
+        regex(rb'"traceEvents"|"ph"\s*:\s*"[BEXMCbens]"'),
         _UNKNOWN_EVENTS,
         "Perf Advisor reads profiles of PyTorch, TensorFlow and JAX.",
     ),

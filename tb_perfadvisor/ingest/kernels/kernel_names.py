@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.kernels.collective_names import WORDS as COLLECTIVE_WORDS
 from tb_perfadvisor.ingest.kernels.collective_names import is_collective
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace.kinds import KernelFamily, Precision
 
 # trtllm-gen: `bmm_` output, operand A, operand B (left out if equal), accumulator.
@@ -290,7 +291,7 @@ def _first_match(table: Iterable[tuple[list[str], str, T]], head: str, default: 
 
 # Words that only look like an operation or a type: a library's name, an enumeration that can mean
 # "no fp8", and the target of a conversion (the narrowest *input* counts).
-_NOISE: Final = re.compile(
+_NOISE: Final = regex(
     r"fbgemm(?:_gpu)?|flashinfer|Fp8KVCacheDataType|to_h?fp8\w*|(?:compute|get)_FP8_q\w*|f2f_"
 )
 

@@ -9,7 +9,6 @@ versions name no groups: then all ranks must be there.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -38,6 +37,7 @@ from tb_perfadvisor.ingest.json_trace.recognition import (
     is_ascend_profile,
 )
 from tb_perfadvisor.ingest.trace_names import TraceName, parse_trace_name, session_label
+from tb_perfadvisor.patterns import regex
 
 _NEAR_NS = 60 * 10**9
 """Ranks begin to record at the same step. Clocks of hosts differ by seconds, and without a
@@ -112,14 +112,14 @@ _MAX_SPAN_NS = 600 * 10**9
 _MOMENT_NS = 1_000_000
 """No process begins to record twice within a millisecond."""
 
-_TRACE = re.compile(r"trace\.json(?:\.gz)?$")
-_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
-_INFO = re.compile(rb'"distributedInfo"\s*:\s*\{([^{}]*)')
-_WORLD = re.compile(rb'"world_size"\s*:\s*(\d{1,7})')
-_FIRST_GROUP = re.compile(rb'"pg_config"\s*:\s*\[\s*\{([^{}]*)\}')  # it has all ranks
-_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
-_TIME = re.compile(rb'"ts"\s*:\s*"?(\d{1,19}(?:\.\d{1,9})?)')
-_RANK = re.compile(rb'"rank"\s*:\s*(\d{1,7})')
+_TRACE = regex(r"trace\.json(?:\.gz)?$")
+_EVENTS = regex(rb'"traceEvents"\s*:\s*\[')
+_INFO = regex(rb'"distributedInfo"\s*:\s*\{([^{}]*)')
+_WORLD = regex(rb'"world_size"\s*:\s*(\d{1,7})')
+_FIRST_GROUP = regex(rb'"pg_config"\s*:\s*\[\s*\{([^{}]*)\}')  # it has all ranks
+_BASE = regex(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
+_TIME = regex(rb'"ts"\s*:\s*"?(\d{1,19}(?:\.\d{1,9})?)')
+_RANK = regex(rb'"rank"\s*:\s*(\d{1,7})')
 
 
 def _sniff(head: bytes, is_claimed: bool) -> Sniffed | None:

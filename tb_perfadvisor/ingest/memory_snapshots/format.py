@@ -25,15 +25,16 @@ from tb_perfadvisor.ingest.format import (
     reader_of_one_file,
 )
 from tb_perfadvisor.ingest.trace_names import parse_trace_name, rank_of_name
+from tb_perfadvisor.patterns import regex
 
 NAME = "memory-snapshot"
 
-_CLAIM = re.compile(r"(?:snapshot|memory)[^/]{0,255}\.(?:pickle|pkl)(?:\.gz)?$", re.IGNORECASE)
-_ENDING = re.compile(r"\.(?:pickle|pkl|json)(?:\.gz)?$")
+_CLAIM = regex(r"(?:snapshot|memory)[^/]{0,255}\.(?:pickle|pkl)(?:\.gz)?$", re.IGNORECASE)
+_ENDING = regex(r"\.(?:pickle|pkl|json)(?:\.gz)?$")
 # The protocol, perhaps the length of the first frame, and then a dictionary or a list.
-_PICKLE = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?[}\]]", re.DOTALL)
+_PICKLE = regex(rb"\x80[\x02-\x05](?:\x95.{8})?[}\]]", re.DOTALL)
 _KEYS = (b"device_traces", b"segment_type")
-_JSON = re.compile(rb'"device_traces"\s*:\s*\[|"segment_type"\s*:\s*"(?:small|large)"')
+_JSON = regex(rb'"device_traces"\s*:\s*\[|"segment_type"\s*:\s*"(?:small|large)"')
 
 
 def _sniff(head: bytes, is_claimed: bool) -> Sniffed | None:

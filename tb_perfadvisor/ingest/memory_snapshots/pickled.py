@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.memory_snapshots.collector import SnapshotCollector
+from tb_perfadvisor.patterns import regex
 
 _READ_BYTES: Final = 1 << 22
 _MAX_TEXT: Final = 1 << 20
@@ -43,8 +44,8 @@ _ITEMS_OF_DICT: Final = 4
 """An empty dictionary takes as much as four other objects."""
 
 # What C's pickler writes for a list of values that it wrote before, such as a call stack.
-_KNOWN_LIST: Final = re.compile(rb"\]\x94\((?:h.|j.{4}){1,4096}e(?!\()", re.DOTALL)
-_REFERENCE: Final = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
+_KNOWN_LIST: Final = regex(rb"\]\x94\((?:h.|j.{4}){1,4096}e(?!\()", re.DOTALL)
+_REFERENCE: Final = regex(rb"h(.)|j(.{4})", re.DOTALL)
 
 _FORBIDDEN: Final = {
     **{ord("c"): "GLOBAL", 0x93: "STACK_GLOBAL", ord("R"): "REDUCE", ord("b"): "BUILD"},

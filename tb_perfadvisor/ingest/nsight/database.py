@@ -27,13 +27,14 @@ from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.format import Opener
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.units import format_bytes
 
 Int64 = NDArray[np.int64]
 Rows = list[tuple[Any, ...]]
 Kind = type[int] | type[str] | type[bytes]
 
-_WORD: Final = re.compile(r"[A-Za-z]\w*")
+_WORD: Final = regex(r"[A-Za-z]\w*")
 
 _PIECE_BYTES: Final = 1 << 20
 _ROWS: Final = 1 << 9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -19,6 +18,7 @@ from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels, is_copy
 from tb_perfadvisor.ingest.nsight.database import FINISHED, Database, of_type
 from tb_perfadvisor.ingest.nsight.host_work import Processes
 from tb_perfadvisor.ingest.nsight.ranges import NcclCalls
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Assembler, CopyDirection, Device, EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, unique_inverse
 
@@ -49,7 +49,7 @@ _COPY_KINDS: Final = {
 _PAGEABLE, _PINNED = 0, 1
 _MEMORIES: Final = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
 # Nsight Systems spells what c++filt leaves out: `(int)4` for `4`, `(bool)0` for `false`.
-_TYPED: Final = re.compile(r"\((?:unsigned |signed )?(?:int|long|short|char|long long)\)(?=-?\d)")
+_TYPED: Final = regex(r"\((?:unsigned |signed )?(?:int|long|short|char|long long)\)(?=-?\d)")
 
 
 class DeviceWork(Struct, frozen=True):

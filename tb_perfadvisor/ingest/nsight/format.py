@@ -24,21 +24,22 @@ from tb_perfadvisor.ingest.format import (
     reader_of_one_trace,
 )
 from tb_perfadvisor.ingest.trace_names import TraceName, parse_trace_name
+from tb_perfadvisor.patterns import regex
 
-_ENDING = re.compile(r"\.sqlite(?:\.gz)?$")
+_ENDING = regex(r"\.sqlite(?:\.gz)?$")
 _LOG_ENDING = "-wal"
 """SQLite's write-ahead log beside a database: changes that are not in the database yet."""
-_LOG = re.compile(rf"\.sqlite{_LOG_ENDING}$")
+_LOG = regex(rf"\.sqlite{_LOG_ENDING}$")
 # Tables that only Nsight Systems writes. The definitions of those that it fills first stand at the
 # beginning of the file; its texts may lie between them and the others.
-_TABLES = re.compile(
+_TABLES = regex(
     rb"\ASQLite format 3\0.*?(?:CUPTI_ACTIVITY_KIND_(?:KERNEL|RUNTIME|MEMCPY|GRAPH_TRACE)"
     rb"|ENUM_NSYS_|TABLE ['\"]?(?:NVTX_EVENTS|OSRT_API|META_DATA_EXPORT|EXPORT_META_DATA"
     rb"|ProcessStreams|TARGET_INFO_(?:GPU|SYSTEM_ENV|SESSION_START_TIME))\b)",
     re.DOTALL,
 )
 # Nvidia's older profilers have databases with other tables of similar names.
-_OLDER = re.compile(rb"CUPTI_ACTIVITY_KIND_(?:MARKER|DEVICE|DRIVER)\b|StringTable")
+_OLDER = regex(rb"CUPTI_ACTIVITY_KIND_(?:MARKER|DEVICE|DRIVER)\b|StringTable")
 _LOG_MAGIC = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 
 

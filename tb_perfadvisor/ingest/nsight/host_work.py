@@ -9,7 +9,6 @@ thread's number in the lower 24.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -20,14 +19,15 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.host_names import runtime_kind
 from tb_perfadvisor.ingest.nsight.database import FINISHED, Database, of_type
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 from tb_perfadvisor.trace.integer_groups import group_rows, unique_inverse
 
 Int64 = NDArray[np.int64]
 
-_VERSION: Final = re.compile(r"_v\d{4,5}$")
+_VERSION: Final = regex(r"_v\d{4,5}$")
 """`cudaLaunchKernel_v7000`: the release that the call is from."""
-_STREAM_WAIT: Final = re.compile(r"^(?:cuda|cu)StreamWait")
+_STREAM_WAIT: Final = regex(r"^(?:cuda|cu)StreamWait")
 RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 OPERATING_SYSTEM: Final = "OSRT_API"
 _LONG: Final = f'"end" - "start" >= 1000 AND {FINISHED}'

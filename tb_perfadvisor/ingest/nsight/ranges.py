@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.host_names import STEP, range_kind
 from tb_perfadvisor.ingest.nsight.database import FINISHED, Database, Kind, integers, of_type
 from tb_perfadvisor.ingest.nsight.host_work import process_of
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Assembler, EventKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 
@@ -26,10 +27,10 @@ Int32 = NDArray[np.int32]
 _RANGES: Final = f"{of_type('eventType', int)} IN (59, 60) AND {FINISHED}"
 """Ranges by push and pop, and by start and end."""
 _START_END: Final = 60
-_NUMBERS: Final = re.compile(r"(?:, seq = (\d{1,18}))?(?:, op_id = \d+)?\Z", re.ASCII)
+_NUMBERS: Final = regex(r"(?:, seq = (\d{1,18}))?(?:, op_id = \d+)?\Z", re.ASCII)
 _SHAPES: Final = ", sizes = ["
 _MOST_DIGITS: Final = 18
-_OPERATOR: Final = re.compile(r"(?:\w+::[\w.]+|autograd::.*|\w+Backward\d*|record_param_comms)$")
+_OPERATOR: Final = regex(r"(?:\w+::[\w.]+|autograd::.*|\w+Backward\d*|record_param_comms)$")
 
 
 class Ranges(Struct, frozen=True):
@@ -182,7 +183,7 @@ def read_ranges(database: Database, assembler: Assembler) -> Ranges:
     )
 
 
-_BACKWARD: Final = re.compile(r"\w+Backward\d*$|autograd::")
+_BACKWARD: Final = regex(r"\w+Backward\d*$|autograd::")
 
 
 def forward_links(ranges: Ranges, names: Sequence[str]) -> tuple[Int64, Int64]:
@@ -225,7 +226,7 @@ _CALLS: Final = {
     "Send": "send",
     "Recv": "recv",
 }
-NCCL_NAME: Final = re.compile(rf"p?nccl(?:(?P<call>{'|'.join(_CALLS)})|CommInit\w+)$")
+NCCL_NAME: Final = regex(rf"p?nccl(?:(?P<call>{'|'.join(_CALLS)})|CommInit\w+)$")
 # nvToolsExtPayload.h: bytes of the types of payload entries that NCCL uses.
 _ENTRY_BYTES: Final = {5: 4, 18: 8, 22: 8}
 # Domain, schema, size of the payload, and where it ends: 8 bytes each.

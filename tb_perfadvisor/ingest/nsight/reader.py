@@ -36,6 +36,7 @@ from tb_perfadvisor.ingest.nsight.host_work import (
 )
 from tb_perfadvisor.ingest.nsight.notes import notes_of
 from tb_perfadvisor.ingest.nsight.ranges import Ranges, forward_links, read_nccl_calls, read_ranges
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Assembler, EventKind, Framework, Source, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
 
@@ -117,11 +118,11 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
     return with_probable_collectives(trace)
 
 
-_PYTORCH: Final = re.compile(r"at::native|c10::|aten::|triton_(?:poi|red|per)_")
-_TENSORFLOW: Final = re.compile(r"tensorflow::")
+_PYTORCH: Final = regex(r"at::native|c10::|aten::|triton_(?:poi|red|per)_")
+_TENSORFLOW: Final = regex(r"tensorflow::")
 _MANY_KERNELS: Final = 20
 """Of so many kernels, a framework would have launched at least one of its own."""
-_XLA: Final = re.compile(r"(?:TSL|XlaModule|Xla|Thunk):|PjitFunction|\bjit_\w+$")
+_XLA: Final = regex(r"(?:TSL|XlaModule|Xla|Thunk):|PjitFunction|\bjit_\w+$")
 
 
 def _framework(names: Sequence[str], kernels: int) -> Framework:

@@ -5,14 +5,14 @@ Their names are `HOST.overview_page.pb`, `HOST.pod_viewer.json.gz`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from msgspec import Struct
 
 from tb_perfadvisor.ingest.captures import ProfileFile
+from tb_perfadvisor.patterns import regex
 
-_NAME = re.compile(
+_NAME = regex(
     r"^(?:(?P<host>.+)\.)?(?P<tool>overview_page|input_pipeline|pod_viewer|tensorflow_stats"
     r"|kernel_stats|memory_profile|memory_viewer|op_profile)\.(?P<form>pb|json)(?:\.gz)?$"
 )

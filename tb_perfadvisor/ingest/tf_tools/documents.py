@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from tb_perfadvisor.ingest.tf_tools.protos import (
     costliest_first,
     make_precision,
 )
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Aspect, OperatorTotal
 from tb_perfadvisor.units import NS_PER_MS
 
@@ -69,7 +69,7 @@ _POD: Final = {
     StepPart.WAITING: ("allReduceSyncDurationUs",),
     StepPart.BETWEEN_CORES: ("sendDurationUs", "recvDurationUs"),
 }
-_HOST_ALLOCATOR: Final = re.compile(r"(?i).*(host|cpu|mkl)")
+_HOST_ALLOCATOR: Final = regex(r"(?i).*(host|cpu|mkl)")
 _MAX_CATEGORIES: Final = 3
 
 

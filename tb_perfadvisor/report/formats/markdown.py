@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.names import report_name
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report.formats.wording import (
     Branch,
@@ -29,9 +30,9 @@ from tb_perfadvisor.report.formats.wording import (
 from tb_perfadvisor.units import format_duration, format_share
 
 # Escaping the colon of an address and the dot after `www` keeps GitHub from adding links.
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|!~$&@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
+_SPECIAL = regex(r"([\\`*_{}\[\]<>#|!~$&@]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 # At the start of a line: a list, a rule or the underline of a heading. `1.5 ms` is no list.
-_BEGINNING = re.compile(r"^(\d*)([-+=]|[.)](?!\S))")
+_BEGINNING = regex(r"^(\d*)([-+=]|[.)](?!\S))")
 _EVIDENCE_ROWS = 10
 _MOST_PLACES = 3
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -18,6 +17,7 @@ from rich.text import Text
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.names import report_name, run_row
 from tb_perfadvisor.contract.run_row import RunRow
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.plain_text import plain, plain_lines
 from tb_perfadvisor.report.formats.wording import (
     Branch,
@@ -42,7 +42,7 @@ from tb_perfadvisor.report.key_numbers import framework_name
 from tb_perfadvisor.units import format_duration, format_share
 
 # The spaces in `70.4 ms`, `14.7 %`, `1.50 GiB`, `450 GB/s` and `< 0.1 %`.
-_SPACE_IN_QUANTITY = re.compile(
+_SPACE_IN_QUANTITY = regex(
     r"(?<=\d) (?=(?:%|[nµm]?s|[KMGTP]iB|[kMGTP]?(?:B(?:/s)?|FLOP/s))(?![\w/]))|(?<=[<>]) (?=-?\d)"
 )
 # A Unicode noncharacter: one column wide, not a space, and never part of a text.

@@ -8,20 +8,12 @@ which reports have them: the tab shows their pages. See docs/adding-a-page.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import MappingProxyType
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import msgspec
 
-from tb_perfadvisor.report.views.calls import make_calls_view
-from tb_perfadvisor.report.views.input import make_input_view
-from tb_perfadvisor.report.views.kernels import make_kernels_view
-from tb_perfadvisor.report.views.memory import make_memory_view
-from tb_perfadvisor.report.views.operators import make_operators_view
-from tb_perfadvisor.report.views.ranks import make_parallelism_view, make_ranks_view
-from tb_perfadvisor.report.views.serving import make_serving_view
-from tb_perfadvisor.report.views.snapshot import make_snapshot_view
-from tb_perfadvisor.report.views.steps import make_steps_view
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.device.memory_use import memory_use
@@ -41,12 +33,13 @@ _ALL_ROWS = 100_000
 class View(msgspec.Struct, frozen=True):
     """A view of the tab."""
 
-    make: Callable[..., msgspec.Struct | None]
-    """Makes it from signals; None if the profile has nothing to show."""
+    module: str
+    """The module with the function `make_NAME_view`, which makes it from signals, or returns None
+    if the profile has nothing to show."""
     is_available: Callable[[Signals], bool]
     """Whether a report has something to show in it. If not, the tab has no link to its page."""
     has_rows: bool = False
-    """Whether `make` takes the number of rows to list, `most_rows`."""
+    """Whether this function takes the number of rows to list, `most_rows`."""
 
 
 NOTABLE_INPUT_SHARE = 0.01
@@ -109,24 +102,30 @@ def _is_server(signals: Signals) -> bool:
 
 VIEWS: Mapping[str, View] = MappingProxyType(
     {
-        "steps": View(make_steps_view, _has_several_steps),
-        "input": View(make_input_view, _shows_a_pipeline),
-        "kernels": View(make_kernels_view, _has_kernels, has_rows=True),
-        "operators": View(make_operators_view, _has_operators, has_rows=True),
-        "calls": View(make_calls_view, _has_calls),
-        "memory": View(make_memory_view, _has_memory),
-        "snapshot": View(make_snapshot_view, _has_snapshot),
-        "ranks": View(make_ranks_view, _has_ranks),
-        "parallelism": View(make_parallelism_view, _communicates),
-        "serving": View(make_serving_view, _is_server),
+        "steps": View("steps", _has_several_steps),
+        "input": View("input", _shows_a_pipeline),
+        "kernels": View("kernels", _has_kernels, has_rows=True),
+        "operators": View("operators", _has_operators, has_rows=True),
+        "calls": View("calls", _has_calls),
+        "memory": View("memory", _has_memory),
+        "snapshot": View("snapshot", _has_snapshot),
+        "ranks": View("ranks", _has_ranks),
+        "parallelism": View("ranks", _communicates),
+        "serving": View("serving", _is_server),
     }
 )
 """By name."""
 
 
+def _maker(name: str) -> Callable[..., msgspec.Struct | None]:
+    """The function that makes a view; a report for the terminal needs none."""
+    module = import_module(f"{__name__}.{VIEWS[name].module}")
+    return cast("Callable[..., msgspec.Struct | None]", getattr(module, f"make_{name}_view"))
+
+
 def views_type() -> type[msgspec.Struct]:
     """A struct with a field for each view, for the schema."""
-    fields = [(name, get_type_hints(view.make)["return"]) for name, view in VIEWS.items()]
+    fields = [(name, get_type_hints(_maker(name))["return"]) for name in VIEWS]
     return msgspec.defstruct("Views", fields, kw_only=True)
 
 
@@ -138,9 +137,9 @@ def available_views(signals: Signals) -> list[str]:
 def make_views(signals: Signals, *, has_all_rows: bool = False) -> dict[str, Any]:
     """All views by name, as values of JSON; None if there is nothing to show."""
     made = {
-        name: view.make(signals, most_rows=_ALL_ROWS)
+        name: _maker(name)(signals, most_rows=_ALL_ROWS)
         if has_all_rows and view.has_rows
-        else view.make(signals)
+        else _maker(name)(signals)
         for name, view in VIEWS.items()
     }
     views: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(made))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.operators import CallNodes
 from tb_perfadvisor.signals.device.device_work import kernel_tree
@@ -20,7 +20,7 @@ from tb_perfadvisor.trace.names import BLOCKING_CALL, named
 MAX_NODES = 2_000
 """Per tree, the largest. They hold nearly all of the time of any program."""
 MAX_THREADS = 4
-_WAITS = re.compile(
+_WAITS = regex(
     rf"{BLOCKING_CALL.pattern}|^<built-in (?:function|method) sleep\b|^\$time sleep$"
     r"|\basyncio/\w+\.py\(\d+\): sleep$|\(wait for completion\)$"
 )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.input.loader_workers import mean_of_known, worker_batches
 from tb_perfadvisor.signals.input.tfdata import (
@@ -21,7 +20,7 @@ from tb_perfadvisor.trace import OperatorTotal
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.trace.tables import Int64
 
-_INDEX = re.compile(r"\[[^\[\]]*\]")
+_INDEX = regex(r"\[[^\[\]]*\]")
 
 
 class InputIterator(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from tb_perfadvisor.advice import advise
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.amounts import per_step, share_of_each, time_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.whole_run import run_finding, run_series, steps_of, with_run
@@ -66,7 +66,7 @@ def _idle_annotation(signals: Signals, excess: Sequence[Excess]) -> str:
     return _OPTIMIZER.sub("", signals.trace.text(named[0][0]))
 
 
-_OPTIMIZER = re.compile(r"^Optimizer\.step#")
+_OPTIMIZER = regex(r"^Optimizer\.step#")
 """How PyTorch's profiler marks `NorMuon.step`."""
 
 

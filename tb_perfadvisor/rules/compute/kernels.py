@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
 from itertools import chain
 
 import numpy as np
 
 from tb_perfadvisor.advice import advise
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.device_work import (
@@ -286,19 +286,17 @@ class RandomNumberKernels(Rule):
         )
 
 
-@cache
-def _names() -> re.Pattern[str]:
-    # tensorflow/core/kernels/random_op_gpu.h; aten/src/ATen/native/cuda/DistributionTemplates.h;
-    # cuRAND; JAX's jaxlib/gpu/prng_kernels.cu.cc.
-    return re.compile(
-        r"FillPhiloxRandom|distribution_elementwise|curand_?\w*kernel|gen_sequenced|ThreeFry2x32",
-        re.IGNORECASE,
-    )
+# tensorflow/core/kernels/random_op_gpu.h; aten/src/ATen/native/cuda/DistributionTemplates.h;
+# cuRAND; JAX's jaxlib/gpu/prng_kernels.cu.cc.
+_NAMES = regex(
+    r"FillPhiloxRandom|distribution_elementwise|curand_?\w*kernel|gen_sequenced|ThreeFry2x32",
+    re.IGNORECASE,
+)
 
 
 def _random_rows(signals: Signals) -> Int32:
     """Kernels that only draw random numbers."""
     trace, rows = signals.trace, work_rows(signals)
     rows = rows[trace.events.kind[rows] == EventKind.KERNEL]
-    random: Int32 = rows[named(trace, rows, _names())]
+    random: Int32 = rows[named(trace, rows, _NAMES)]
     return random

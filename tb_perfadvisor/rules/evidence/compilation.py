@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.finding import Column, Table
 from tb_perfadvisor.signals.core.operators import Shape
 from tb_perfadvisor.signals.launch.compiled_regions import ChangingInput
 from tb_perfadvisor.trace.compile_log import Compilation, CompileLog, GraphBreak
 from tb_perfadvisor.units import format_duration
 
-_RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
+_RESUMED = regex(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)$")
 _MOST_ROWS = 100
 
 

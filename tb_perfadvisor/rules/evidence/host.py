@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.machine.facts import Activity, Line, Lines
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.amounts import count_per_step, share_of_window
 from tb_perfadvisor.rules.evidence.tables import costliest_groups
 from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Span, Table
@@ -39,7 +39,7 @@ from tb_perfadvisor.units import format_duration, format_share
 
 _AT_START, _AT_END = -2, -1
 """Where no work ended before a stretch, and none follows it; other values are names."""
-_FRAME = re.compile(r"\b(?P<stem>\w+)\.py\(\d+\): (?P<function>\S.*)$")
+_FRAME = regex(r"\b(?P<stem>\w+)\.py\(\d+\): (?P<function>\S.*)$")
 
 
 def host_code_table(

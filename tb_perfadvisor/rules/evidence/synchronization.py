@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.finding import Cell, Column, Events, Saving, Table, costliest
 from tb_perfadvisor.signals import Signals
@@ -66,7 +66,7 @@ def _copies(direction: CopyDirection) -> Callable[[WaitCallSite], bool]:
 
 def _reads_jax_array(functions: str) -> Callable[[WaitCallSite], bool]:
     """Whether the frame around a wait is one of some functions of JAX that read an array."""
-    pattern = re.compile(rf"^\$(array|array_methods|api)\.py:\d+ ({functions})$")
+    pattern = regex(rf"^\$(array|array_methods|api)\.py:\d+ ({functions})$")
     return lambda site: bool(pattern.match(site.frame))
 
 
@@ -311,11 +311,11 @@ def _operator(site: WaitCallSite) -> str | None:
     return outer if inner == outer else f"{outer} > {inner}"
 
 
-_NOISE = re.compile(r"^void\s+|\(anonymous namespace\)::")
-_PURPOSE = re.compile(r"\(\w+\)$")
+_NOISE = regex(r"^void\s+|\(anonymous namespace\)::")
+_PURPOSE = regex(r"\(\w+\)$")
 """`Stream #142(Compute)`."""
 # A space precedes the parentheses in the names of copies: `Memset (Device)`.
-_ARGUMENTS = re.compile(r"<|(?<! )\(")
+_ARGUMENTS = regex(r"<|(?<! )\(")
 
 
 def wait_table(found: QueuedWaits) -> Table:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from functools import cache
 
 import numpy as np
 
 from tb_perfadvisor.advice import advise
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.device_work import work_by_call_site
@@ -385,9 +384,7 @@ class PageableCopies(Rule):
         )
 
 
-@cache
-def _copying_operators() -> re.Pattern[str]:
-    return re.compile(r"aten::(?:copy_|_to_copy|to|lift_fresh|detach_)$")
+_COPYING_OPERATORS = regex(r"aten::(?:copy_|_to_copy|to|lift_fresh|detach_)$")
 
 
 class TinyCopies(Rule):
@@ -461,7 +458,7 @@ def _calls(signals: Signals, rows: Int32) -> Intervals:
     """When the host launches the copies: the outermost operators that only copy."""
     trace, events = signals.trace, signals.trace.events
     names = distinct(events.name[events.kind == EventKind.OPERATOR]).tolist()
-    copying = [name for name in names if _copying_operators().match(trace.strings[name])]
+    copying = [name for name in names if _COPYING_OPERATORS.match(trace.strings[name])]
     operators = operators_of(signals, rows)
     is_copying = (operators >= 0) & is_in(events.name[operators], copying)
     call = np.where(is_copying, operators, events.launched_by[rows])

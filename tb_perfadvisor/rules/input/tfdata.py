@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from functools import cache
 from math import inf
 
 import numpy as np
 
 from tb_perfadvisor.advice import advise
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import (
@@ -499,15 +498,13 @@ def _epoch_bytes(signals: Signals, pipelines: Pipelines, node: int) -> int | Non
     return None if size is None or not whole.size else int(whole.max()) * size
 
 
-@cache
-def _random() -> re.Pattern[str]:
-    return re.compile(r"[Rr]andom|[Ss]ample_?[Dd]istorted|[Mm]ultinomial")
+_RANDOM = regex(r"[Rr]andom|[Ss]ample_?[Dd]istorted|[Mm]ultinomial")
 
 
 def _is_random(signals: Signals) -> bool:
     trace = signals.trace
     names = distinct(trace.events.name[function_operators(signals)])
-    return any(_random().search(trace.strings[name]) for name in names.tolist())
+    return any(_RANDOM.search(trace.strings[name]) for name in names.tolist())
 
 
 _MAPS = ("Map", "ParallelMap")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.machine.facts import Activity, Line, Lines, SideWork
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.amounts import (
     count_per_step,
     per_step,
@@ -391,7 +391,7 @@ _LEAST_SAVED = 0.7
 _EVALUATE = "Evaluate less often, or on fewer samples"
 _SURE = 2.0
 """Standard errors: the low end."""
-_SAVES = re.compile(r"^EagerExecute: SaveV2$")
+_SAVES = regex(r"^EagerExecute: SaveV2$")
 
 
 class SideWorkInLoop(Rule):
@@ -502,9 +502,9 @@ def _doing(lines: Sequence[Line]) -> str:
     return " and ".join(_DOES[kind] for kind in list(kinds)[:2])
 
 
-_MAKES = re.compile(r"^EagerExecute: (?:MakeIterator|\w+Dataset(?:V\d+)?)$")
-_ITERATOR = re.compile(r"^EagerExecute: MakeIterator$")
-_FUNCTION = re.compile(r"^Eager(?:Local)?Execute: __inference_\w+$")
+_MAKES = regex(r"^EagerExecute: (?:MakeIterator|\w+Dataset(?:V\d+)?)$")
+_ITERATOR = regex(r"^EagerExecute: MakeIterator$")
+_FUNCTION = regex(r"^Eager(?:Local)?Execute: __inference_\w+$")
 _FEWEST = 3
 """A pipeline that is made once or twice is not made in a loop."""
 _EXPECTED = 0.9

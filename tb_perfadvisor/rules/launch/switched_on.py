@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
 
 from tb_perfadvisor.advice import advise
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.memory import memory_over_time
@@ -217,7 +217,7 @@ class CheckedNumbers(Rule):
 
 _SEGMENTS = ("expandable-segments", "repeated-sizes")
 _RARE_TITLE = "Keep device memory from running short"
-_TRIES_ALGORITHMS = re.compile(r"aten::\w*convolution")
+_TRIES_ALGORITHMS = regex(r"aten::\w*convolution")
 _SHORT = (
     " Memory is freed and allocated again, so it was short or in pieces."
     " How often that happens is unknown, and half of it is expected."

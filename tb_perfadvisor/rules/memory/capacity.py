@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from statistics import median
+
+import numpy as np
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step, share_of_window
@@ -364,7 +365,7 @@ class MemoryImbalance(Rule):
         used = [peak for peak in peaks if peak.allocated_bytes >= self.used_share * most]
         if len(used) < 2:
             return
-        usual = int(median(peak.allocated_bytes for peak in used))
+        usual = int(np.median([peak.allocated_bytes for peak in used]))
         if len(used) == 2:
             usual = min(peak.allocated_bytes for peak in used)
         fullest = max(used, key=lambda peak: peak.allocated_bytes)

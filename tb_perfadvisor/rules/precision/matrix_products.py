@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.hardware import Peaks
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.amounts import per_step, share_of_each, share_of_window, time_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.device_work import (
@@ -195,7 +195,7 @@ def _listed(passes: Int64) -> str:
 
 
 # Where nothing else is known, the name may tell the generation: `NVIDIA GPU (Volta or newer)`.
-_BEFORE_BFLOAT16 = re.compile(r"Volta|Turing|RTX 20\d\d|GTX 16\d\d|Quadro RTX")
+_BEFORE_BFLOAT16 = regex(r"Volta|Turing|RTX 20\d\d|GTX 16\d\d|Quadro RTX")
 
 
 def _lacks_bfloat16(facts: DeviceFacts) -> bool:
@@ -445,7 +445,7 @@ def _table(
 _SIXTEEN_BITS = tuple(NUMBER_FORMATS.index(form) for form in ("fp16", "bf16"))
 _CAST_BYTES = 3
 """A cast reads 2 bytes of a number and writes 1."""
-_QUANTIZED = re.compile(r"(?i)fp4|int4|e2m1|marlin|machete|gptq|awq|w[48]a16")
+_QUANTIZED = regex(r"(?i)fp4|int4|e2m1|marlin|machete|gptq|awq|w[48]a16")
 """Kernels that multiply in 16 bits, but whose weights are already stored in fewer."""
 
 

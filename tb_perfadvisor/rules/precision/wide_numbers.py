@@ -9,6 +9,7 @@ import numpy as np
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.hardware import Peaks
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.costly_operations import operations_table
@@ -127,7 +128,7 @@ _EXPECTED, _BEST, _WORST = 0.5, 0.25, 0.75
 the narrower arrays bring more; operations on small arrays bring less."""
 
 _BACKWARD = "transpose(jvp"
-_SOLVES = re.compile(r"\b(cholesky|eigh?|lu|qr|svd|triangular_solve|solve|householder_product)\b")
+_SOLVES = regex(r"\b(cholesky|eigh?|lu|qr|svd|triangular_solve|solve|householder_product)\b")
 
 
 class DoublePrecisionProgram(Rule):
@@ -236,7 +237,7 @@ def _unpacking_sentence(signals: Signals, unpacking: WeightUnpacking) -> str:
     )
 
 
-_BFLOAT16 = re.compile(r"bf16|bfloat16", re.IGNORECASE)
+_BFLOAT16 = regex(r"bf16|bfloat16", re.IGNORECASE)
 _READS = "/Cast/ReadVariableOp:ReadVariableOp"
 
 

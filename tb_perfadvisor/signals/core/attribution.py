@@ -11,7 +11,6 @@ On a CPU-only capture, the host's operators take the place of device work.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -19,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import OF_PRECISION, Cause
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.signals.core.host_states import (
@@ -186,7 +186,7 @@ def _judge_idle(
 
 _RECORDED = tuple(kind for kind in EventKind if kind not in (EventKind.STEP, EventKind.ANNOTATION))
 """Ranges around a step or a part of it do not say what the host does in it."""
-_STARTS_THREAD = re.compile(r"\bthreading\.py(?:\(\d+\):|:\d+) start$")
+_STARTS_THREAD = regex(r"\bthreading\.py(?:\(\d+\):|:\d+) start$")
 """Waits until the new thread runs."""
 _LEAST_LATE = 0.02
 """Of the window: less than that is nothing to tell."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.hardware import Identity, Peaks, identify, named_device
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.host_speed import outruns_hosts, starts_a_device
 from tb_perfadvisor.trace import BUSY_KINDS, Device, EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, places_by_value, row_mask
@@ -18,8 +17,8 @@ from tb_perfadvisor.trace.tables import Int32
 _OF_DEVICES = ("nccl", "xccl", "hccl")
 """Backends of torch.distributed that only work on devices. A backend that also covers the CPU is
 called `cpu:gloo,cuda:nccl`."""
-_DEVICE_COLLECTIVE = re.compile(rf"^(?:{'|'.join(_OF_DEVICES)}):")
-_DEVICE_CALL = re.compile(
+_DEVICE_COLLECTIVE = regex(rf"^(?:{'|'.join(_OF_DEVICES)}):")
+_DEVICE_CALL = regex(
     r"(?:cuda|hip)[A-Z]|aten::_?(?:cudnn|miopen)_(?!is_acceptable)|aten::_thnn_fused"
     r"|aten::_scaled_dot_product_(?:efficient|cudnn)_attention"
 )
@@ -31,7 +30,7 @@ _CALL_KINDS = (
     EventKind.ALLOCATE,
     EventKind.RUNTIME,
 )
-_REPLICA = re.compile(r"(?:^|/)replica_(\d{1,4})(?:[/_]|$)")
+_REPLICA = regex(r"(?:^|/)replica_(\d{1,4})(?:[/_]|$)")
 """`replica_1/dense/MatMul`, as tf.distribute names operations."""
 _HOST_KINDS = (EventKind.ANNOTATION, EventKind.OPERATOR)
 

@@ -6,10 +6,9 @@ CPU it takes as long as its arithmetic, and as reading and writing its tensors.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.operators import Shape, parse_shapes
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import unique_inverse
@@ -22,8 +21,8 @@ _CACHED_BYTES = 512 << 20
 """Smaller tensors may stay in the caches of a large server, which are faster than its memory."""
 _FEWEST_BYTES_PER_ELEMENT = 2
 _WIDTHS = {"float": 4, "double": 8, "c10::bfloat16": 2, "c10::half": 2, "int": 4, "long int": 8}
-_PRODUCTS = re.compile(r"^aten::(?:mm|addmm_?|bmm|baddbmm_?)$")
-_ELEMENTWISE = re.compile(
+_PRODUCTS = regex(r"^aten::(?:mm|addmm_?|bmm|baddbmm_?)$")
+_ELEMENTWISE = regex(
     r"^aten::(?:add|sub|mul|div|pow|exp|sqrt|rsqrt|neg|tanh|sigmoid|relu|gelu|silu|sin|cos|square)_?$"
 )
 """Operators that read their largest input and write as much, whatever the arguments are."""
@@ -32,7 +31,7 @@ _STARTED_NS = 100_000_000
 which takes from a tenth of a second to several seconds."""
 _RESERVING = ("aten::empty_strided", "aten::empty")
 _COPYING = ("aten::to", "aten::_to_copy", "aten::copy_")
-_PRETENDING = re.compile(r"fake_tensor\.py|Torch-Compiled Region|CompiledFxGraph|_dynamo/")
+_PRETENDING = regex(r"fake_tensor\.py|Torch-Compiled Region|CompiledFxGraph|_dynamo/")
 """A compiler runs operators on tensors without content, in no time."""
 
 

@@ -9,13 +9,13 @@ has begun.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.names import is_generated
@@ -30,10 +30,8 @@ BACKWARD_ENDS = "nn.Module backward done: "
 NODE = "autograd::engine::evaluate_function: "
 """torch/csrc/autograd/engine.cpp records each node under this name."""
 # `train.py(12): step` as PyTorch's profiler writes frames, `$train.py:12 step` as XLA's does.
-_FRAME = re.compile(
-    r"^\$?(?P<file>(?:[A-Za-z]:)?[^(:]*\.py)[(:](?P<line>\d+)\)?:? (?P<function>\S.*)$"
-)
-_FRAMEWORK_FILE = re.compile(
+_FRAME = regex(r"^\$?(?P<file>(?:[A-Za-z]:)?[^(:]*\.py)[(:](?P<line>\d+)\)?:? (?P<function>\S.*)$")
+_FRAMEWORK_FILE = regex(
     r"(^|/)(torch|tensorflow|keras|jax|jaxlib|flax|numpy)/|(site|dist)-packages/|^<frozen"
     r"|(^|/)tb_perfadvisor/(instrument|cli)/"
     r"|^(step_hooks|hook|recorders|jax_session|program_loops|loop_finder|(jax|time|loopless)_windows)\.py$"

@@ -7,12 +7,11 @@ anything, outside the input pipeline. Operators with other names are not judged.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Totals, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask
 from tb_perfadvisor.trace.intervals import Intervals, contains, union
@@ -21,7 +20,7 @@ from tb_perfadvisor.trace.tables import Int32
 
 # Operators that compute on tensors, by name without overloads. All other names count as views,
 # queries or bookkeeping. Sources: PyTorch's native_functions.yaml and TensorFlow's op registry.
-_PYTORCH = re.compile(
+_PYTORCH = regex(
     r"^aten::_?("
     r"mm|bmm|(addmm|baddbmm|addbmm|addmv)_?|mv|dot|matmul|linear|einsum|bilinear"
     r"|(thnn_|mkldnn_|slow_)?conv(olution)?\w*|conv_transpose\w*"
@@ -42,7 +41,7 @@ _PYTORCH = re.compile(
     r"|foreach_\w+|fused_(adam|adamw|sgd)\w*"
     r")$"
 )
-_TENSORFLOW = re.compile(
+_TENSORFLOW = regex(
     r"^(matmul(v2|v3)?|batchmatmul(v2|v3)?|einsum|conv[123]d\w*|depthwiseconv2d\w*|biasadd\w*"
     r"|add|addv2|addn|sub|mul|realdiv|div|exp|log|sqrt|rsqrt|square|pow|maximum|minimum"
     r"|relu\w*|gelu|elu|sigmoid|tanh|softmax|logsoftmax|sum|mean|prod|max|min|cumsum|argmax"
@@ -52,7 +51,7 @@ _TENSORFLOW = re.compile(
     r")$"
 )
 # Modules of PyTorch that run operators on tensors without data.
-_TRACING_FRAME = re.compile(
+_TRACING_FRAME = regex(
     r"torch/(?:_subclasses/(?:fake|meta)|_dynamo/|fx/experimental/|distributed/(?:tensor/_|_tensor/)sharding_prop)"
 )
 

@@ -12,9 +12,7 @@ on the chip: these kernels go, and the products stay.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from functools import cache
 from math import prod
 from typing import Final
 
@@ -23,6 +21,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.hardware import Peaks
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.operators import (
     Shape,
     largest_input,
@@ -279,10 +278,8 @@ class OrderedAttention(Struct, frozen=True):
     """The execution of an attention layer that each belongs to, forward or backward; from 0."""
 
 
-@cache
-def _other_softmax() -> re.Pattern[str]:
-    # The last layer of a classifier and its loss.
-    return re.compile(r"(?i)log_?soft_?max")
+# The last layer of a classifier and its loss.
+_OTHER_SOFTMAX: Final = regex(r"(?i)log_?soft_?max")
 
 
 @memoized
@@ -298,7 +295,7 @@ def attention_by_order(signals: Signals) -> OrderedAttention:
     index = index[np.lexsort((events.start_ns[rows[index]], events.track[rows[index]]))]
     family, track = families[index], events.track[rows[index]]
     is_product = _is_batched_product(signals, rows[index], family, launchers(signals)[index])
-    is_bound = is_in(family, _ON_SCORES) & ~named(trace, rows[index], _other_softmax())
+    is_bound = is_in(family, _ON_SCORES) & ~named(trace, rows[index], _OTHER_SOFTMAX)
     is_softmax = family == KernelFamily.SOFTMAX
     # Everything else ends a stretch; the number of ends before a kernel is its stretch.
     ends = np.flatnonzero(~is_bound)

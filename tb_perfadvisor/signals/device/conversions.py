@@ -7,13 +7,11 @@ reads again. A product that unpacks them itself reads the packed ones only.
 
 from __future__ import annotations
 
-import re
-from functools import cache
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.device.device_work import (
     is_within,
     kernel_families,
@@ -24,7 +22,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily, Trace
 from tb_perfadvisor.trace.hlo_text import parse_instruction
-from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32
 
@@ -52,30 +50,24 @@ def casts(signals: Signals) -> Casts:
     return Casts(rows[is_cast], is_pure[is_cast])
 
 
-@cache
-def _kernel_names() -> re.Pattern[str]:
-    # PyTorch's kernels: copies to a 16-bit or 8-bit type, and copies that cast while loading.
-    # TensorFlow's: Eigen's conversions between floating-point types, and generated kernels
-    # (tensorflow/core/kernels/mlir_generated). Others convert masks and indices.
-    eigen = r"(?:float|double|Eigen::half|Eigen::bfloat16)"
-    target = r"TensorAssignOp<Eigen::TensorMap<Eigen::Tensor<[^<>]*>, \d+, Eigen::MakePointer>, "
-    source = rf"Eigen::TensorConversionOp<{eigen}, Eigen::TensorMap<Eigen::Tensor<{eigen} const,"
-    generated = r"DT_(?:FLOAT|DOUBLE|HALF|BFLOAT16)"
-    return re.compile(
-        r"(?:bfloat16|float16|float8\w*)_copy_kernel|direct_copy_kernel.*LoadWithCast"
-        rf"|{target}{source}"
-        rf"|^Cast_GPU_{generated}_{generated}_"
-    )
-
-
-@cache
-def _hlo_names() -> re.Pattern[str]:
-    return re.compile(r"(?:loop_|input_|wrapped_)?convert(?:_fusion)?(?:[._]\d+)*$")
+# PyTorch's kernels: copies to a 16-bit or 8-bit type, and copies that cast while loading.
+# TensorFlow's: Eigen's conversions between floating-point types, and generated kernels
+# (tensorflow/core/kernels/mlir_generated). Others convert masks and indices.
+_EIGEN = r"(?:float|double|Eigen::half|Eigen::bfloat16)"
+_TARGET = r"TensorAssignOp<Eigen::TensorMap<Eigen::Tensor<[^<>]*>, \d+, Eigen::MakePointer>, "
+_SOURCE = rf"Eigen::TensorConversionOp<{_EIGEN}, Eigen::TensorMap<Eigen::Tensor<{_EIGEN} const,"
+_GENERATED = r"DT_(?:FLOAT|DOUBLE|HALF|BFLOAT16)"
+_KERNEL_NAMES = regex(
+    r"(?:bfloat16|float16|float8\w*)_copy_kernel|direct_copy_kernel.*LoadWithCast"
+    rf"|{_TARGET}{_SOURCE}"
+    rf"|^Cast_GPU_{_GENERATED}_{_GENERATED}_"
+)
+_HLO_NAMES = regex(r"(?:loop_|input_|wrapped_)?convert(?:_fusion)?(?:[._]\d+)*$")
 
 
 def _has_cast_name(trace: Trace, names: Int32) -> NDArray[np.bool_]:
     known = distinct(names).tolist()
-    casting = [name for name in known if _kernel_names().search(trace.strings[name])]
+    casting = [name for name in known if _KERNEL_NAMES.search(trace.strings[name])]
     return is_in(names, casting)
 
 
@@ -102,7 +94,7 @@ def _xla_converts(trace: Trace, rows: Int32) -> tuple[NDArray[np.bool_], NDArray
     op = trace.operations(rows)
     is_convert, is_pure = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
     for number, executions in places_by_value(op):
-        if number >= 0 and _hlo_names().match(trace.text(int(trace.hlo.name[number]))):
+        if number >= 0 and _HLO_NAMES.match(trace.text(int(trace.hlo.name[number]))):
             is_convert[executions] = True
             is_pure[executions] = _is_pure_convert(trace.text(int(trace.hlo.text[number])))
     return is_convert, is_pure
@@ -116,24 +108,16 @@ def _is_pure_convert(text: str) -> bool:
     return result.dims == operand.dims and result.dtype != operand.dtype
 
 
-@cache
-def _between_channel_orders() -> re.Pattern[str]:
-    """Kernels of cuDNN and MIOpen that move the channel dimension, whichever operator runs them."""
-    return re.compile(r"(?i).*(?:nchw\w*tonhwc|nhwc\w*tonchw|foldednhwc|batched_transpose_\d)")
-
-
-@cache
-def _type_conversion() -> re.Pattern[str]:
-    """CuDNN's kernel for converting numbers, element by element."""
-    return re.compile(r".*convertTensor_kernel")
-
-
-@cache
-def _convolution() -> re.Pattern[str]:
-    return re.compile(
-        r"aten::(?:_?convolution\w*|conv\d|conv_transpose|cudnn_convolution|miopen_convolution)"
-        r"|(?:autograd::engine::evaluate_function: )?\w*Conv(?:olution)?\w*Backward\d*$"
-    )
+# Kernels of cuDNN and MIOpen that move the channel dimension, whichever operator runs them.
+_BETWEEN_CHANNEL_ORDERS = regex(
+    r"(?i)(?:nchw\w*tonhwc|nhwc\w*tonchw|foldednhwc|batched_transpose_\d)"
+)
+# CuDNN's kernel for converting numbers, element by element.
+_TYPE_CONVERSION = regex(r"convertTensor_kernel")
+_CONVOLUTION = regex(
+    r"aten::(?:_?convolution\w*|conv\d|conv_transpose|cudnn_convolution|miopen_convolution)"
+    r"|(?:autograd::engine::evaluate_function: )?\w*Conv(?:olution)?\w*Backward\d*$"
+)
 
 
 @memoized
@@ -154,22 +138,15 @@ def layout_conversions(signals: Signals) -> Int32:
         is_candidate = is_layout | (family == KernelFamily.COPY)
         in_convolution = np.zeros(len(rows), dtype=bool)
         in_convolution[is_candidate] = is_within(
-            signals, launchers(signals)[is_candidate], _convolution(), (EventKind.OPERATOR,)
+            signals, launchers(signals)[is_candidate], _CONVOLUTION, (EventKind.OPERATOR,)
         )
-        is_layout &= in_convolution | _is_named(signals, rows, _between_channel_orders())
+        is_layout &= in_convolution | named(signals.trace, rows, _BETWEEN_CHANNEL_ORDERS)
         is_layout |= (family == KernelFamily.COPY) & in_convolution
-        is_layout &= ~_is_named(signals, rows, _type_conversion())
+        is_layout &= ~named(signals.trace, rows, _TYPE_CONVERSION)
     else:
         is_layout |= _is_xla_conversion(signals)[rows]
     conversions: Int32 = rows[is_layout]
     return conversions
-
-
-def _is_named(signals: Signals, rows: Int32, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    names, inverse = unique_inverse(signals.trace.events.name[rows])
-    strings = signals.trace.strings
-    matches = [pattern.match(strings[name]) is not None for name in names.tolist()]
-    return np.array(matches, dtype=bool)[inverse]
 
 
 def _is_xla_conversion(signals: Signals) -> NDArray[np.bool_]:
@@ -201,10 +178,8 @@ class WeightUnpacking(Struct, frozen=True):
     """Casts of what they write, before the product reads it; shape (m,)."""
 
 
-@cache
-def _names() -> re.Pattern[str]:
-    # bitsandbytes: kDequantizeBlockwise; torchao, GPTQ, AWQ, vLLM: dequantize_…, dequant_…
-    return re.compile(r"(?i)de_?quant")
+# bitsandbytes: kDequantizeBlockwise; torchao, GPTQ, AWQ, vLLM: dequantize_…, dequant_…
+_NAMES = regex(r"(?i)de_?quant")
 
 
 @memoized
@@ -217,7 +192,7 @@ def weight_unpacking(signals: Signals) -> WeightUnpacking:
     # Products may clear a workspace first.
     is_kernel = trace.events.kind[rows] == EventKind.KERNEL
     rows, families = rows[is_kernel], kernel_families(signals)[is_kernel]
-    is_known = named(trace, rows, _names())
+    is_known = named(trace, rows, _NAMES)
     if not is_known.any():
         return WeightUnpacking(rows[:0], rows[:0])
     order = np.lexsort((trace.events.start_ns[rows], trace.events.track[rows]))

@@ -9,12 +9,12 @@ that are moved to the host and back, is no weight.
 from __future__ import annotations
 
 import re
-from functools import cache
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.device.conversions import layout_conversions
@@ -235,14 +235,12 @@ class TensorCopies(Struct, frozen=True):
     `contiguous`. -1 for XLA."""
 
 
-@cache
-def _copying() -> re.Pattern[str]:
-    """Operators that copy, always or if they cannot return a view."""
-    return re.compile(
-        r"aten::(?:copy_|clone|contiguous|reshape|_reshape_copy|flatten|repeat|repeat_interleave"
-        r"|tile|expand_copy|view_copy|permute_copy|transpose_copy|t_copy|slice_copy|select_copy"
-        r"|unfold_copy)$"
-    )
+# Operators that copy, always or if they cannot return a view.
+_COPYING = regex(
+    r"aten::(?:copy_|clone|contiguous|reshape|_reshape_copy|flatten|repeat|repeat_interleave"
+    r"|tile|expand_copy|view_copy|permute_copy|transpose_copy|t_copy|slice_copy|select_copy"
+    r"|unfold_copy)$"
+)
 
 
 @memoized
@@ -266,7 +264,7 @@ def tensor_copies(signals: Signals) -> TensorCopies:
     launching, inverse = unique_inverse(operators)
     operators = _outermost_copying(signals, launching)[inverse]
     is_plain_copy = _are_named(signals, operators, re.compile(r"aten::copy_$"))
-    is_new_tensor = _are_named(signals, operators, _copying()) & ~is_plain_copy
+    is_new_tensor = _are_named(signals, operators, _COPYING) & ~is_plain_copy
     return TensorCopies(rows[is_new_tensor], operators[is_new_tensor].astype(np.int32))
 
 
@@ -274,8 +272,8 @@ def _outermost_copying(signals: Signals, operators: Int32) -> Int32:
     """The outermost operator of an unbroken chain of copying operators around each one."""
     while True:
         above = operator_around(signals, operators)
-        climbs = _are_named(signals, above, _copying())
-        climbs &= _are_named(signals, operators, _copying())
+        climbs = _are_named(signals, above, _COPYING)
+        climbs &= _are_named(signals, operators, _COPYING)
         if not climbs.any():
             return operators
         operators = np.where(climbs, above, operators)

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.host_work import host_operations
 from tb_perfadvisor.signals.core.operators import CallNodes, fold_calls, work_operators
 from tb_perfadvisor.signals.core.origins import MODULE
@@ -390,10 +391,10 @@ def _resident_blocks(
 
 _OF_PEAK = ".pct_of_peak_sustained"
 _LABELS = (
-    (re.compile("sm__warps_active"), "Achieved occupancy"),
-    (re.compile("dram__(?:throughput|bytes|read|write)"), "Memory bandwidth"),
-    (re.compile("sm__(?:inst_executed_)?pipe_tensor"), "Tensor cores"),
-    (re.compile("sm__throughput"), "Multiprocessors"),
+    (regex("sm__warps_active"), "Achieved occupancy"),
+    (regex("dram__(?:throughput|bytes|read|write)"), "Memory bandwidth"),
+    (regex("sm__(?:inst_executed_)?pipe_tensor"), "Tensor cores"),
+    (regex("sm__throughput"), "Multiprocessors"),
 )
 """What people call the counters (NVIDIA, "Nsight Compute: Metrics Reference")."""
 _FILLED = 0.5

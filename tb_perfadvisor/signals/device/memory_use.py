@@ -16,7 +16,6 @@ Source: c10/cuda/CUDACachingAllocator.cpp, `forceUncachedAllocator`, `uncached_d
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 from typing import Final
 
@@ -24,6 +23,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.memory import (
     NEVER,
     Lives,
@@ -429,11 +429,11 @@ def _named(signals: Signals, prefixes: tuple[str, ...]) -> NDArray[np.int64]:
     return np.flatnonzero(is_in(trace.events.name, starting(trace, *prefixes)) & is_host)
 
 
-_OPTIMIZER_STATE = re.compile(
+_OPTIMIZER_STATE = regex(
     r"(?:^|\W)(?:opt_state|opt_states|optimizer_state|optimizer|mu|nu|momentum|velocity)(?:\W|$)"
 )
 """Names in Flax's TrainState, T5X, MaxText and the states of optax."""
-_PARAMETERS = re.compile(r"(?:^|\W)(?:params?|parameters)(?:\W|$)")
+_PARAMETERS = regex(r"(?:^|\W)(?:params?|parameters)(?:\W|$)")
 _OTHER = "other arguments"
 
 
@@ -481,8 +481,8 @@ def _label(argument: str) -> str:
     return "parameters" if _PARAMETERS.search(argument) else _OTHER
 
 
-_DRIVER_CALL = re.compile(r"^(?:(?:cuda|hip)Malloc|cuMemAlloc(?:_v2)?)$")
-_EMPTIES = re.compile(r"empty_cache|emptyCache")
+_DRIVER_CALL = regex(r"^(?:(?:cuda|hip)Malloc|cuMemAlloc(?:_v2)?)$")
+_EMPTIES = regex(r"empty_cache|emptyCache")
 _ALLOCATING = ("aten::empty", "aten::empty_strided")
 """They allocate one tensor each, on the device or on the host."""
 _NEARLY_ALL = 0.9

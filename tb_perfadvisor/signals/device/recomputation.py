@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.operators import shapes_of
 from tb_perfadvisor.signals.core.placement import has_ancestor, innermost_marked
 from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
@@ -45,24 +45,20 @@ class Recomputation(Struct, frozen=True):
     behind the host."""
 
 
-@cache
-def _module_operators() -> re.Pattern[str]:
-    return re.compile(
-        r"aten::(?:linear|conv[123]d|conv_transpose[123]d|layer_norm|group_norm|rms_norm|batch_norm"
-        r"|instance_norm|embedding|dropout|softmax|log_softmax|multi_head_attention_forward"
-        r"|gelu|relu_?|silu_?|scaled_dot_product_attention|max_pool[123]d|adaptive_avg_pool[123]d)$"
-    )
-
-
-_NODE = re.compile(r"autograd::engine::evaluate_function: ")
+_MODULE_OPERATORS = regex(
+    r"aten::(?:linear|conv[123]d|conv_transpose[123]d|layer_norm|group_norm|rms_norm|batch_norm"
+    r"|instance_norm|embedding|dropout|softmax|log_softmax|multi_head_attention_forward"
+    r"|gelu|relu_?|silu_?|scaled_dot_product_attention|max_pool[123]d|adaptive_avg_pool[123]d)$"
+)
+_NODE = regex(r"autograd::engine::evaluate_function: ")
 # torch/utils/checkpoint.py, and the classes of the same name in Megatron and DeepSpeed.
-_CHECKPOINT = re.compile(r"^.*\bCheckpointFunctionBackward$")
-_AUTOGRAD = re.compile(r"^(?:autograd::|torch::autograd::|\w+Backward\d*$)")
+_CHECKPOINT = regex(r"^.*\bCheckpointFunctionBackward$")
+_AUTOGRAD = regex(r"^(?:autograd::|torch::autograd::|\w+Backward\d*$)")
 # Sources: jax/_src/ad_checkpoint.py, and XLA's hlo_rematerialization.cc, which numbers its clones.
 _REMATTED = "/rematted_computation/"
 _CLONED = r"\.remat\d*(\.|$)"
 # A fused attention's own backward kernels lie there, too (jax/experimental/pallas/ops/tpu).
-_BACKWARD_KERNEL = re.compile(r"_(?:dkv|dq|bwd|backward)(?:_|$)")
+_BACKWARD_KERNEL = regex(r"_(?:dkv|dq|bwd|backward)(?:_|$)")
 
 
 @memoized
@@ -125,7 +121,7 @@ def recomputes(signals: Signals, operators: Int32) -> NDArray[np.bool_]:
 
 def _recomputed_in_window(signals: Signals, events: Int32) -> Int32:
     """As `_recomputed`, judged by all modules of the used window; shape (n,)."""
-    modules = np.flatnonzero(_are_named(signals, _module_operators())).astype(np.int32)
+    modules = np.flatnonzero(_are_named(signals, _MODULE_OPERATORS)).astype(np.int32)
     modules = signals.steps.own(modules)
     together = np.concatenate((events, modules)).astype(np.int32)
     return _recomputed(signals, together)[: len(events)]
@@ -174,7 +170,7 @@ def _recomputed(signals: Signals, operators: Int32) -> Int32:
 def _recomputed_modules(signals: Signals, operators: Int32, is_node: NDArray[np.bool_]) -> Int32:
     """The operator of a module around each operator, if it is recomputed; else -1."""
     trace, events = signals.trace, signals.trace.events
-    is_module = _are_named(signals, _module_operators())
+    is_module = _are_named(signals, _MODULE_OPERATORS)
     known, inverse = unique_inverse(innermost_marked(events.parent, operators, is_module))
     in_backward = (known >= 0) & has_ancestor(events.parent, np.maximum(known, 0), is_node)
     # A recomputed operator has the shapes of a forward operator; a gradient has others.

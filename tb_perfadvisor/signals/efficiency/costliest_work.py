@@ -8,13 +8,13 @@ of the causes. The same work is also given to the modules of the program.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.device.device_work import (
     Paths,
@@ -49,7 +49,7 @@ _LEAST_SHARE = 0.02
 KNOWN_SHARE = 0.8
 """Of a name's time must be in work whose limits are known."""
 
-_WRAPPER = re.compile(
+_WRAPPER = regex(
     r"Compiled ?(?:Region|Function|FxGraph)|^(?:torch::)?autograd::|[Cc]uda_?[Gg]raph"
     r"|^record_param_comms$"
 )

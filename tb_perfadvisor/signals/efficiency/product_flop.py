@@ -8,13 +8,13 @@ and what a causal kernel skips is left out. Neither includes elementwise operati
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.operators import work_operators
 from tb_perfadvisor.signals.core.placement import has_ancestor, innermost_marked
 from tb_perfadvisor.signals.core.precision import effective_precision
@@ -88,7 +88,7 @@ def _model_flop(work: Work) -> float:
     return work.flop if work.model_flop is None else work.model_flop
 
 
-_WITHOUT_FORMULA = re.compile(
+_WITHOUT_FORMULA = regex(
     r"aten::(?:_cudnn_rnn|mkldnn_rnn_layer|_weight_int\w+_mm|mkldnn_linear)"
     r"|mkldnn::|quantized::|onednn::"
 )

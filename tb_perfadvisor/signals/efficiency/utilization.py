@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.hardware import Peaks
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.device import used_devices
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.device.recomputation import recomputes
@@ -176,7 +177,7 @@ def _remedy(signals: Signals, *, is_xla: bool) -> str:
     )
 
 
-_TRANSFORMER_ENGINE = re.compile(r"_(?:LayerNorm|Grouped)?(?:Linear|MLP)(?:Backward)?$")
+_TRANSFORMER_ENGINE = regex(r"_(?:LayerNorm|Grouped)?(?:Linear|MLP)(?:Backward)?$")
 """Its autograd functions. With tensor parallelism, what they multiply may be larger than their
 inputs, so these do not tell the product."""
 
@@ -347,18 +348,18 @@ def _of_mfu(mfu: float, published: Published) -> Reference:
     return Reference(verdict, text, published.source, published.url)
 
 
-_EMBEDDING = re.compile(r"aten::embedding$")
-_IMAGE_CONVOLUTION = re.compile(r"aten::(?:conv[23]d|convolution|_convolution)$")
-_ATTENTION = re.compile(r"aten::_?scaled_dot_product_|\w*[Ff]lash_?[Aa]tt")
+_EMBEDDING = regex(r"aten::embedding$")
+_IMAGE_CONVOLUTION = regex(r"aten::(?:conv[23]d|convolution|_convolution)$")
+_ATTENTION = regex(r"aten::_?scaled_dot_product_|\w*[Ff]lash_?[Aa]tt")
 _IMAGE_RANK = 4
 """Dimensions of a batch of images: samples, channels, height, width. Videos have one more."""
-_LOSS = re.compile(
+_LOSS = regex(
     r"^aten::(cross_entropy_loss|nll_loss_nd|mse_loss|l1_loss|smooth_l1_loss|huber_loss"
     r"|binary_cross_entropy|binary_cross_entropy_with_logits)$"
 )
 """Loss functions (aten/src/ATen/native/native_functions.yaml)."""
-_PRODUCT = re.compile(r" (?:dot|convolution)\(|gemm|matmul")
-_MATRIX = re.compile(r"\[(\d{1,15}),(\d{1,15})\]")
+_PRODUCT = regex(r" (?:dot|convolution)\(|gemm|matmul")
+_MATRIX = regex(r"\[(\d{1,15}),(\d{1,15})\]")
 
 
 class Throughput(Struct, frozen=True):

@@ -7,12 +7,12 @@ comm.cpp, `broadcast_coalesced`).
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
@@ -22,10 +22,10 @@ from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, contains, int
 from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32
 
-_FORWARD: Final = re.compile(r"^DistributedDataParallel\.forward$")
-_BROADCAST: Final = re.compile(r"^(?:c10d::broadcast_|(?:nccl|gloo|ucc|xccl|hccl):broadcast)$")
-_PACKING: Final = re.compile(r"^aten::(?:un)?flatten_dense_tensors$")
-_COPY: Final = re.compile(r"^aten::copy_$")
+_FORWARD: Final = regex(r"^DistributedDataParallel\.forward$")
+_BROADCAST: Final = regex(r"^(?:c10d::broadcast_|(?:nccl|gloo|ucc|xccl|hccl):broadcast)$")
+_PACKING: Final = regex(r"^aten::(?:un)?flatten_dense_tensors$")
+_COPY: Final = regex(r"^aten::copy_$")
 
 
 class BufferBroadcasts(Struct, frozen=True):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.operators import CallNodes, fold_calls, operator_self_ns
 from tb_perfadvisor.signals.core.origins import user_line
@@ -208,7 +208,7 @@ def _user_frame(trace: Trace, row: int) -> str | None:
 
 
 _NOT_THE_STEP = (EventKind.INPUT_WAIT, EventKind.INPUT_WORK, EventKind.COMPILE)
-_XLA_NUMBER = re.compile(r"\.\d+$")
+_XLA_NUMBER = regex(r"\.\d+$")
 
 
 class HostOperators(Struct, frozen=True):

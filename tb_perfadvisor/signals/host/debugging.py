@@ -16,13 +16,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.origins import NODE
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
@@ -135,7 +135,7 @@ def _within(trace: Trace, rows: Int32, owners: Int32) -> Int32:
 
 # PyTorch's collector events (record_python_gc_info), and gc.collect() as PyTorch's and XLA's
 # Python tracers name it.
-_COLLECTING = re.compile(r"^(?:Python GC|<built-in function collect>|\$gc collect)$")
+_COLLECTING = regex(r"^(?:Python GC|<built-in function collect>|\$gc collect)$")
 
 
 @memoized

@@ -13,6 +13,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.origins import NODE
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.host.loops import LoopKind, operator_loops
@@ -26,19 +27,19 @@ from tb_perfadvisor.trace.intervals import EMPTY, Intervals, contains, join, min
 from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32
 
-ACCUMULATES = re.compile(r"AccumulateGrad")
-KEPT = re.compile(
+ACCUMULATES = regex(r"AccumulateGrad")
+KEPT = regex(
     r"mm\b|matmul|linear|conv|lstm|gru\b|rnn|attention|embedding"
     r"|MmBackward|AddmmBackward|Convolution|Linear|Attention|Embedding|Rnn|Lstm",
 )
 """Operators and autograd nodes that compiled code still calls one by one."""
-_DECISIONS = re.compile(r"^aten::(_local_scalar_dense|nonzero|masked_select|_unique2|equal)$")
+_DECISIONS = regex(r"^aten::(_local_scalar_dense|nonzero|masked_select|_unique2|equal)$")
 """What Python asks a tensor for: a number, or how many elements are chosen."""
-_ASKS = re.compile(r"^aten::(item|is_nonzero|nonzero|_unique2|equal)$")
-_NODES = re.compile(re.escape(NODE))
-_KEEPS_SIZE = re.compile(r"^aten::index_put_?$")
+_ASKS = regex(r"^aten::(item|is_nonzero|nonzero|_unique2|equal)$")
+_NODES = regex(re.escape(NODE))
+_KEEPS_SIZE = regex(r"^aten::index_put_?$")
 """It asks for the elements that a mask chooses, but the size of its result is known."""
-_RECURRENT = re.compile(r"^aten::(rnn_tanh|rnn_relu|lstm|gru)$")
+_RECURRENT = regex(r"^aten::(rnn_tanh|rnn_relu|lstm|gru)$")
 _PARTS_OF_LOOPS = (
     LoopKind.OPTIMIZER,
     LoopKind.PARAMETERS,

@@ -13,13 +13,13 @@ Several rules look at the same idle. This split decides once whose it is, so tha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import Enum
 
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import HOST_CAUSED, Cause
 from tb_perfadvisor.signals.host.buffer_broadcasts import buffer_broadcasts
 from tb_perfadvisor.signals.host.debugging import garbage_collections
@@ -57,14 +57,12 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 _WHOLE_SHARE = 0.9
 """An annotation of this share of a step marks the step."""
 # torch/_inductor marks each call of a compiled graph with the graph's hash.
-_SAYS_NOTHING = re.compile(
-    r"^(?:PyTorch Profiler|ProfilerStep|\[profiler\]|## Call CompiledFxGraph )"
-)
+_SAYS_NOTHING = regex(r"^(?:PyTorch Profiler|ProfilerStep|\[profiler\]|## Call CompiledFxGraph )")
 # torch/optim/optimizer.py, torch/nn/parallel/distributed.py, torch/csrc/distributed/c10d
-_AUTOMATIC = re.compile(r"^(?:Optimizer\.(?:step|zero_grad)#|DistributedDataParallel\.|\w+ccl:)")
+_AUTOMATIC = regex(r"^(?:Optimizer\.(?:step|zero_grad)#|DistributedDataParallel\.|\w+ccl:)")
 # XLA's clients and TensorFlow's executor trace their own functions.
-_CALLS_PROGRAM = re.compile(r"^(?:PjitFunction\(|EagerExecute|FunctionRun|TFE_)")
-_OF_RUNTIME = re.compile(
+_CALLS_PROGRAM = regex(r"^(?:PjitFunction\(|EagerExecute|FunctionRun|TFE_)")
+_OF_RUNTIME = regex(
     r"^(?:PjitFunction\(|Eager|TFE_|FunctionRun|KernelAndDevice|Executor|ParallelFor)|::|=>"
 )
 

@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.operators import operator_self_ns
 from tb_perfadvisor.signals.core.placement import has_ancestor
@@ -57,8 +58,8 @@ _TAKES_ELEMENT = frozenset(
     f"aten::{name}"
     for name in ("select", "unbind", "slice", "index", "narrow", "split", "chunk", "item")
 )
-_PRODUCT = re.compile(r"linear|conv|(?:^|[^a-z])b?(?:add)?b?mm\b|matmul|attention", re.IGNORECASE)
-_CELL = re.compile(r"^aten::\w+_cell$")
+_PRODUCT = regex(r"linear|conv|(?:^|[^a-z])b?(?:add)?b?mm\b|matmul|attention", re.IGNORECASE)
+_CELL = regex(r"^aten::\w+_cell$")
 
 
 class LoopKind(Enum):

@@ -7,6 +7,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
@@ -26,10 +27,10 @@ from tb_perfadvisor.trace.tables import Int32
 _MANY = 10
 """With this many parameters, a loop costs more than one call for all."""
 # Kernels over lists of tensors: torch's foreach and fused optimizers, and apex's.
-_OF_LISTS = re.compile(r"_foreach_|_fused_|multi_tensor_apply|Optimizer\.step#Fused")
-_ZEROING = re.compile(r"^aten::(zero_|fill_)$")
+_OF_LISTS = regex(r"_foreach_|_fused_|multi_tensor_apply|Optimizer\.step#Fused")
+_ZEROING = regex(r"^aten::(zero_|fill_)$")
 # PyTorch's optimizers with a fused form on the CPU (2.4): torch/optim/*.py.
-_FUSED_ON_CPU = re.compile(r"^Optimizer\.step#(Adam|AdamW|Adagrad|SGD)\.step$")
+_FUSED_ON_CPU = regex(r"^Optimizer\.step#(Adam|AdamW|Adagrad|SGD)\.step$")
 
 
 class HostLoop(Struct, frozen=True):

@@ -8,12 +8,11 @@ load code, and their work does not depend on the size of their inputs.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.host.debugging import garbage_collections
 from tb_perfadvisor.signals.launch.delays import launches_pending
 from tb_perfadvisor.signals.memo import memoized
@@ -59,7 +58,7 @@ _MANY_PENDING = 512
 the device."""
 
 # Runtime calls that read or set some state, or append a marker to a stream.
-_TRIVIAL_CALL = re.compile(
+_TRIVIAL_CALL = regex(
     r"^(?:cuda|cu|hip)(?:EventRecord(?:WithFlags)?|EventQuery|StreamWaitEvent|StreamQuery"
     r"|StreamIsCapturing|StreamGetCaptureInfo|StreamGetPriority|StreamGetDevice"
     r"|ThreadExchangeStreamCaptureMode|PeekAtLastError|GetLastError|[GS]etDevice"
@@ -69,18 +68,16 @@ _TRIVIAL_CALL = re.compile(
 )
 # Operators that make a tensor from another one's memory, or get memory from the caching allocator,
 # whose calls of the runtime are recorded.
-_TRIVIAL_OPERATOR = re.compile(
+_TRIVIAL_OPERATOR = regex(
     r"^aten::(?:view|view_as|_unsafe_view|_reshape_alias|reshape|reshape_as|as_strided_?|expand"
     r"|expand_as|t|transpose|permute|slice|select|narrow|split|split_with_sizes|chunk|unbind"
     r"|squeeze|unsqueeze|flatten|unflatten|detach_?|alias|movedim|swapaxes|diagonal|unfold"
     r"|view_as_real|view_as_complex|resolve_conj|resolve_neg|lift_fresh|result_type|set_"
     r"|empty|empty_like|empty_strided|new_empty|new_empty_strided)$"
 )
-_KERNEL_LAUNCH = re.compile(
-    r"^(?:cuda|cu|hip)\w*Launch(?:Cooperative)?Kernel|^hipExtModuleLaunchKernel"
-)
+_KERNEL_LAUNCH = regex(r"^(?:cuda|cu|hip)\w*Launch(?:Cooperative)?Kernel|^hipExtModuleLaunchKernel")
 # Calls that load a kernel's code if they are the first to need it.
-_LOADS_CODE = re.compile(r"Launch|^(?:cuda|cu|hip)(?:FuncSet|FuncGet|Occupancy)")
+_LOADS_CODE = regex(r"Launch|^(?:cuda|cu|hip)(?:FuncSet|FuncGet|Occupancy)")
 
 
 class PreemptedCalls(Struct, frozen=True):

@@ -7,12 +7,11 @@ another device sets, a copy by the network, a function on the host.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
 from tb_perfadvisor.signals.host.idle import annotated_idle
@@ -34,7 +33,7 @@ from tb_perfadvisor.trace.intervals import (
 from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-_STREAM_WAIT = re.compile(r"^(?:Stream Wait Event|event_wait)")
+_STREAM_WAIT = regex(r"^(?:Stream Wait Event|event_wait)")
 """The names of Kineto and of Nsight Systems, and of PyTorch on other devices."""
 _START_NS = 10_000
 """A device idles for some microseconds between two kernels, even if both are queued."""

@@ -26,12 +26,11 @@ the host does not wait for is still launched, so launching it is not a part of t
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import HOST_CAUSED, Cause
 from tb_perfadvisor.signals.core.origins import node_name
 from tb_perfadvisor.signals.host.slow_starts import slow_starts
@@ -61,7 +60,7 @@ _DEEPEST = 12
 # Frames that show why operators were called or arrays were read. Sources: torch/_tensor_str.py,
 # torch/amp/grad_scaler.py, in older versions torch/cuda/amp/grad_scaler.py; jax/_src/array.py,
 # jax/_src/numpy/array_methods.py, jax/_src/api.py.
-_TELLING = re.compile(
+_TELLING = regex(
     r"torch/_tensor_str\.py\(|amp/grad_scaler\.py\("
     r"|^\$array\.py:\d+ (__(float|int|index|complex|bool|format|str|repr)__|tolist)$"
     r"|^\$array_methods\.py:\d+ _item$|^\$api\.py:\d+ device_get$"
@@ -236,7 +235,7 @@ def _is_part_of_next(trace: Trace, rows: Int32, around: Int32) -> NDArray[np.boo
 READING_NS = 150_000
 """Reading, comparing, adding or printing a few numbers takes Python some tens of microseconds.
 Working on the contents of a tensor takes longer."""
-_COPYING = re.compile(r"^aten::(copy_|_to_copy|to)$")
+_COPYING = regex(r"^aten::(copy_|_to_copy|to)$")
 _READS_ARRAY = "np.asarray(jax.Array)"
 """`float()`, `.tolist()` and `jax.device_get()` call it, too (jax/_src/array.py)."""
 TIMES_USUAL = 10

@@ -7,12 +7,11 @@ other; for worker processes of a DataLoader, marks tell their processor time.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.input.host_loading import innermost_time
 from tb_perfadvisor.signals.input.loader_workers import WorkerBatches, worker_batches
@@ -63,9 +62,7 @@ CERTAIN_PART = 0.75
 
 # In the first, a thread waits until another one has run the function; in the second, it hands the
 # result over, which takes a lock and wakes a thread.
-_WAITS_FOR_THREAD = re.compile(
-    r"^InstantiatedCapturedFunction::Run(?!Async)|^ExecutorDoneCallback$"
-)
+_WAITS_FOR_THREAD = regex(r"^InstantiatedCapturedFunction::Run(?!Async)|^ExecutorDoneCallback$")
 
 
 class CoreSharing(Struct, frozen=True):

@@ -10,10 +10,8 @@ step waits for each iterator is known, and its name tells the stage.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import Enum
-from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -21,6 +19,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.input.host_loading import innermost_time
 from tb_perfadvisor.signals.input.tfdata import (
     READERS,
@@ -93,55 +92,51 @@ _BATCHING = frozenset({"Batch", "PaddedBatch", "ParallelBatch"})
 _INDEX = {stage: index for index, stage in enumerate(Stage)}
 
 
-@cache
-def _patterns() -> tuple[tuple[Stage, re.Pattern[str]], ...]:
-    """Names of Python frames and calls that belong to a stage; the first match decides.
+_PACKAGES = (
+    r"fsspec|gcsfs|s3fs|adlfs|botocore|boto3|s3transfer|requests|urllib3|aiohttp|h5py|lmdb"
+    r"|zarr|pyarrow|google/cloud/storage|smart_open"
+)
+_PATTERNS = (
+    (
+        Stage.WORKERS,
+        regex(r"(?:^|/)torch/utils/data/dataloader\.py\(\d+\): (?:_get_data|_try_get_data)$"),
+    ),
+    (
+        Stage.TRANSFER,
+        regex(
+            r"(?:^|/)torch/utils/data/_utils/pin_memory\.py\(|^aten::_?pin_memory$"
+            r"|^<built-in method (?:pin_memory|cuda) of "
+        ),
+    ),
+    (
+        Stage.COLLATE,
+        regex(r"(?:^|/)torch/utils/data/_utils/collate\.py\(|\.py\(\d+\): \w*collate\w*$"),
+    ),
+    (
+        Stage.READING,
+        regex(
+            r"^<built-in function (?:open|read|pread|preadv|readv|fromfile|stat|lstat"
+            r"|listdir|scandir|getxattr)>"
+            r"|^<built-in method (?:read\w*|recv\w*|close|__exit__) of "
+            r"(?:_io|io|_socket|socket|_ssl|mmap|zipfile|tarfile)\b"
+            r"|^<built-in method get of Transaction "
+            rf"|(?:^|/)(?:{_PACKAGES})/[^(]*\(\d+\): "
+            r"|(?:^|/)(?:zipfile|tarfile|http/client|socket)(?:/\w+)?\.py\(\d+\): "
+            r"|(?:^|/)torchvision/io/\w+\.py\(\d+\): read_file$"
+        ),
+    ),
+    (
+        Stage.PREPROCESSING,
+        regex(r"(?:^|/)torch/utils/data/_utils/fetch\.py\(\d+\): fetch$"),
+    ),
+)
+"""Names of Python frames and calls that belong to a stage; the first match decides.
 
-    Frames are named `file.py(line): function`, and calls into C
-    `<built-in method read of … object at …>`.
-    Sources: torch/utils/data (dataloader.py, _utils/fetch.py, _utils/collate.py,
-    _utils/pin_memory.py), CPython's io, os and socket modules, and the packages' own names.
-    """
-    package = (
-        r"fsspec|gcsfs|s3fs|adlfs|botocore|boto3|s3transfer|requests|urllib3|aiohttp|h5py|lmdb"
-        r"|zarr|pyarrow|google/cloud/storage|smart_open"
-    )
-    return (
-        (
-            Stage.WORKERS,
-            re.compile(
-                r"(?:^|/)torch/utils/data/dataloader\.py\(\d+\): (?:_get_data|_try_get_data)$"
-            ),
-        ),
-        (
-            Stage.TRANSFER,
-            re.compile(
-                r"(?:^|/)torch/utils/data/_utils/pin_memory\.py\(|^aten::_?pin_memory$"
-                r"|^<built-in method (?:pin_memory|cuda) of "
-            ),
-        ),
-        (
-            Stage.COLLATE,
-            re.compile(r"(?:^|/)torch/utils/data/_utils/collate\.py\(|\.py\(\d+\): \w*collate\w*$"),
-        ),
-        (
-            Stage.READING,
-            re.compile(
-                r"^<built-in function (?:open|read|pread|preadv|readv|fromfile|stat|lstat"
-                r"|listdir|scandir|getxattr)>"
-                r"|^<built-in method (?:read\w*|recv\w*|close|__exit__) of "
-                r"(?:_io|io|_socket|socket|_ssl|mmap|zipfile|tarfile)\b"
-                r"|^<built-in method get of Transaction "
-                rf"|(?:^|/)(?:{package})/[^(]*\(\d+\): "
-                r"|(?:^|/)(?:zipfile|tarfile|http/client|socket)(?:/\w+)?\.py\(\d+\): "
-                r"|(?:^|/)torchvision/io/\w+\.py\(\d+\): read_file$"
-            ),
-        ),
-        (
-            Stage.PREPROCESSING,
-            re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py\(\d+\): fetch$"),
-        ),
-    )
+Frames are named `file.py(line): function`, and calls into C
+`<built-in method read of … object at …>`.
+Sources: torch/utils/data (dataloader.py, _utils/fetch.py, _utils/collate.py,
+_utils/pin_memory.py), CPython's io, os and socket modules, and the packages' own names.
+"""
 
 
 @memoized
@@ -231,7 +226,7 @@ def _time_on_track(trace: Trace, rows: Int32, track: int) -> Intervals:
 
 def stage_of(name: str) -> Stage | None:
     """The stage that the name of a frame, call or operator tells; None if it tells none."""
-    return next((stage for stage, pattern in _patterns() if pattern.search(name)), None)
+    return next((stage for stage, pattern in _PATTERNS if pattern.search(name)), None)
 
 
 def _stages_by_name(trace: Trace, rows: Int32) -> NDArray[np.int8]:
@@ -268,27 +263,21 @@ def file_calls(signals: Signals) -> FileCalls:
     rows = rows[trace.events.kind[rows] == EventKind.PYTHON]
     names, inverse = unique_inverse(trace.events.name[rows])
     texts = [trace.strings[name] for name in names.tolist()]
-    is_open = np.array([bool(_open_calls().match(text)) for text in texts], dtype=bool)[inverse]
-    is_companion = np.array([bool(_companion_calls().match(text)) for text in texts], dtype=bool)[
+    is_open = np.array([bool(_OPEN_CALLS.match(text)) for text in texts], dtype=bool)[inverse]
+    is_companion = np.array([bool(_COMPANION_CALLS.match(text)) for text in texts], dtype=bool)[
         inverse
     ]
     is_file_call = is_open | is_companion
     return FileCalls(rows[is_file_call], _in_steps(signals, rows[is_open]))
 
 
-@cache
-def _open_calls() -> re.Pattern[str]:
-    """Calls into CPython's io and os modules, as the profiler names them."""
-    return re.compile(r"^<built-in function (?P<open>open)>")
-
-
-@cache
-def _companion_calls() -> re.Pattern[str]:
-    """Calls that accompany each file: looking it up and closing it."""
-    return re.compile(
-        r"^<built-in function (?:stat|lstat|getxattr)>"
-        r"|^<built-in method (?:close|__exit__) of (?:_io|io)\."
-    )
+# Calls into CPython's io and os modules, as the profiler names them.
+_OPEN_CALLS = regex(r"^<built-in function (?P<open>open)>")
+# Calls that accompany each file: looking it up and closing it.
+_COMPANION_CALLS = regex(
+    r"^<built-in function (?:stat|lstat|getxattr)>"
+    r"|^<built-in method (?:close|__exit__) of (?:_io|io)\."
+)
 
 
 def _in_steps(signals: Signals, rows: Int32) -> int:

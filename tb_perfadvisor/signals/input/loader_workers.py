@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from tb_perfadvisor.machine.facts import Made
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.idle_gaps import first_copies, rhythm
 from tb_perfadvisor.signals.memo import memoized
@@ -23,7 +23,7 @@ _WAITS_FOR_WORKERS = "_MultiProcessingDataLoaderIter"
 # At least one, and numbers whose sums fit into 64 bits. Names of events can be made up.
 _COUNT, _SIZE = r"[1-9]\d{0,5}", r"\d{1,12}"
 # Written by tb_perfadvisor.instrument.loader_workers.
-_MARK = re.compile(
+_MARK = regex(
     rf"^DataLoader worker \d+ of (?P<workers>{_COUNT}) on (?P<cores>{_COUNT}) cores"
     rf" beside (?P<threads>{_COUNT}) threads: (?P<wall>{_SIZE}) us, CPU (?P<cpu>{_SIZE}) us,"
     rf" (?P<files>{_SIZE}) files, (?P<bytes>-?{_SIZE}) bytes(?:, (?P<samples>-?{_SIZE}) samples,"
@@ -230,7 +230,7 @@ def needless_workers(signals: Signals) -> NeedlessWorkers | None:
 
 
 # An iterator's name lists the chain from the last transformation; tf.data adds a root.
-_LAST_PREFETCH = re.compile(r"Iterator::(?:Root|Model)::Prefetch$")
+_LAST_PREFETCH = regex(r"Iterator::(?:Root|Model)::Prefetch$")
 _SINGLE_PROCESS = "_SingleProcessDataLoaderIter"
 """torch/utils/data/dataloader.py: the iterator that `num_workers=0` makes."""
 _FEWEST_WORKERS = 4

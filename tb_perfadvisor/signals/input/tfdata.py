@@ -13,27 +13,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, intersect, join, minus, total_ns, union
-from tb_perfadvisor.trace.names import named
+from tb_perfadvisor.trace.names import named, rows_named
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 PREFIX = "Iterator::"
-_VERSION = re.compile(r"V\d+$")
-_INDEX = re.compile(r"\[[^\[\]]*\]")
-_STARTS = re.compile(r"^InstantiatedCapturedFunction::")
-_EXECUTES, _DONE = re.compile(r"::Process$"), re.compile("DoneCallback")
+_VERSION = regex(r"V\d+$")
+_INDEX = regex(r"\[[^\[\]]*\]")
+_STARTS = regex(r"^InstantiatedCapturedFunction::")
+_EXECUTES, _DONE = regex(r"::Process$"), regex("DoneCallback")
 
 
 class Nodes(Struct, frozen=True):
@@ -470,10 +470,8 @@ def element_bytes(shapes: str, types: str, *, batch_size: int = -1) -> int | Non
     return total
 
 
-@cache
-def _python_names() -> re.Pattern[str]:
-    # tensorflow/python/ops/script_ops.py: py_function, numpy_function and from_generator.
-    return re.compile(r":(Eager)?PyFunc(Stateless)?$")
+# tensorflow/python/ops/script_ops.py: py_function, numpy_function and from_generator.
+_PYTHON_NAMES = regex(r":(Eager)?PyFunc(Stateless)?$")
 
 
 @memoized
@@ -487,18 +485,19 @@ def python_functions(signals: Signals) -> Int32:
 
 def python_calls(trace: Trace) -> Int32:
     """Rows of Python functions that TensorFlow calls, in pipelines and in steps."""
-    return _rows_matching(trace, _python_names())
+    return rows_named(trace, _PYTHON_NAMES, EventKind.OPERATOR, EventKind.INPUT_WORK)
 
 
 @memoized
 def file_reads(signals: Signals) -> Int32:
     """Rows of whole files read by user functions (`tf.io.read_file`)."""
-    return _in_pipelines(signals.trace, _rows_matching(signals.trace, _read_names()))
+    return _in_pipelines(
+        signals.trace,
+        rows_named(signals.trace, _READ_NAMES, EventKind.OPERATOR, EventKind.INPUT_WORK),
+    )
 
 
-@cache
-def _read_names() -> re.Pattern[str]:
-    return re.compile(r":ReadFile$")
+_READ_NAMES = regex(r":ReadFile$")
 
 
 @memoized
@@ -517,11 +516,6 @@ def _in_pipelines(trace: Trace, rows: Int32) -> Int32:
     in_pipeline |= enclosing(trace, rows, is_run) >= 0
     pipeline_rows: Int32 = rows[in_pipeline]
     return pipeline_rows
-
-
-def _rows_matching(trace: Trace, pattern: re.Pattern[str]) -> Int32:
-    rows = trace.rows(EventKind.OPERATOR, EventKind.INPUT_WORK)
-    return rows[named(trace, rows, pattern)]
 
 
 class StallParts(Struct, frozen=True):

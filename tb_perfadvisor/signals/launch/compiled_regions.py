@@ -8,13 +8,11 @@ within a region is a graph break.
 
 from __future__ import annotations
 
-import re
-from functools import cache
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.operators import Shape, parse_shapes, shapes_of
 from tb_perfadvisor.signals.launch.delays import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
@@ -46,9 +44,7 @@ class GraphBreaks(Struct, frozen=True):
     """Idle time that ends with their first launches, without what synchronizations induce."""
 
 
-@cache
-def _region() -> re.Pattern[str]:
-    return re.compile(r"Torch-Compiled Region(?:: (?P<frame>\d{1,6})/\d+)?")
+_REGION = regex(r"Torch-Compiled Region(?:: (?P<frame>\d{1,6})/\d+)?")
 
 
 @memoized
@@ -60,7 +56,7 @@ def compiled_regions(signals: Signals) -> CompiledRegions:
     frames = {}
     if trace.source.framework == "pytorch":
         for name in distinct(events.name[rows]).tolist():
-            if found := _region().match(trace.strings[name]):
+            if found := _REGION.match(trace.strings[name]):
                 frames[name] = int(found["frame"] or -1)
     rows = rows[is_in(events.name[rows], list(frames))]
     rows = signals.steps.own(rows)

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.idle_gaps import Idle
 from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.input.tfdata import tfdata
@@ -41,7 +42,7 @@ from tb_perfadvisor.trace.intervals import (
     single,
     union,
 )
-from tb_perfadvisor.trace.names import named
+from tb_perfadvisor.trace.names import named, rows_named
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 LONGEST_LAUNCH_GAP_NS = 2_000_000
@@ -266,12 +267,12 @@ def launches_pending(signals: Signals, at_ns: Int64) -> Int64:
 
 # xla/pjrt: common_pjrt_client.cc, pjrt_stream_executor_client.cc, cpu/cpu_client.cc.
 _KINDS: Final = (EventKind.ANNOTATION, EventKind.LAUNCH, EventKind.COMPILE)
-_DISPATCH: Final = re.compile(r"Executable::Execute\w*$")
-_CALL: Final = re.compile(r"PjitFunction\(")
-_PUT: Final = re.compile(r"DevicePut$|BufferFromHostBuffer(?:(?!BufferFromHostBuffer)\w)*$")
-_TRANSFER: Final = re.compile(r"H2D Dispatch$|TransferToDevice(?:(?!TransferToDevice)\w)*$")
+_DISPATCH: Final = regex(r"Executable::Execute\w*$")
+_CALL: Final = regex(r"PjitFunction\(")
+_PUT: Final = regex(r"DevicePut$|BufferFromHostBuffer(?:(?!BufferFromHostBuffer)\w)*$")
+_TRANSFER: Final = regex(r"H2D Dispatch$|TransferToDevice(?:(?!TransferToDevice)\w)*$")
 
-_COPIES: Final = re.compile(r"^copy(?:\.\d+)?$")
+_COPIES: Final = regex(r"^copy(?:\.\d+)?$")
 """XLA copies an argument on the CPU to an array that it may reuse."""
 
 
@@ -302,7 +303,7 @@ def argument_transfers(signals: Signals) -> ArgumentTransfers:
     spans = union(events.start_ns[calls], events.end_ns[calls])
     is_implicit = contains(spans, events.start_ns[puts])
     # Other threads copy what the last one before them asked for.
-    transfers = _rows(signals, _TRANSFER)
+    transfers = rows_named(signals.trace, _TRANSFER, *_KINDS)
     asked = last_before(events.start_ns[puts], events.start_ns[transfers])
     transfers = transfers[(asked >= 0) & is_implicit[np.maximum(asked, 0)]]
     rows = signals.steps.own(np.sort(np.concatenate([puts[is_implicit], transfers])))
@@ -317,15 +318,8 @@ def argument_transfers(signals: Signals) -> ArgumentTransfers:
     return ArgumentTransfers(rows, intersect(signals.host_idle, copying))
 
 
-def _rows(signals: Signals, pattern: re.Pattern[str]) -> Int32:
-    """Events of the host with a name of some form, in order of start."""
-    rows = signals.trace.rows(*_KINDS)
-    found: Int32 = rows[named(signals.trace, rows, pattern)]
-    return found
-
-
 def _on_step_thread(signals: Signals, pattern: re.Pattern[str]) -> Int32:
-    rows = _rows(signals, pattern)
+    rows = rows_named(signals.trace, pattern, *_KINDS)
     found: Int32 = rows[signals.trace.events.track[rows] == signals.step_track]
     return found
 
@@ -340,7 +334,7 @@ _LEAST_SLOW_SHARE = 0.05
 _TYPICAL = 0.5
 """The median gap is at least this part of the mean: a few long gaps among short ones differ in
 something else than the kernel."""
-_NUMBERED = re.compile(r"_\d+$")
+_NUMBERED = regex(r"_\d+$")
 """Inductor numbers its calls of a Triton kernel: `linear_relu_square_kernel_1`."""
 
 

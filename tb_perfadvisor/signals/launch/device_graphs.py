@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.launch.delays import LONGEST_LAUNCH_GAP_NS
 from tb_perfadvisor.signals.memo import memoized
@@ -22,14 +21,14 @@ from tb_perfadvisor.trace.intervals import (
     overlap_ns,
     union,
 )
-from tb_perfadvisor.trace.names import named
+from tb_perfadvisor.trace.names import rows_named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 # CUDA and HIP, runtime and driver API, "Graph Management" and "Stream Management".
-_REPLAY = re.compile(r"^(?:cuda|cu|hip)GraphLaunch(?:_ptsz)?$")
-_BEGIN_CAPTURE = re.compile(r"^(?:cuda|cu|hip)StreamBeginCapture")
-_END_CAPTURE = re.compile(r"^(?:cuda|cu|hip)StreamEndCapture")
-_BUILD = re.compile(r"^(?:cuda|cu|hip)Graph(?:Instantiate|Upload|ExecUpdate)")
+_REPLAY = regex(r"^(?:cuda|cu|hip)GraphLaunch(?:_ptsz)?$")
+_BEGIN_CAPTURE = regex(r"^(?:cuda|cu|hip)StreamBeginCapture")
+_END_CAPTURE = regex(r"^(?:cuda|cu|hip)StreamEndCapture")
+_BUILD = regex(r"^(?:cuda|cu|hip)Graph(?:Instantiate|Upload|ExecUpdate)")
 _MOST_LAUNCHES = 0.5
 """What is launched before a replay prepares its inputs if it has fewer than half as many launches
 as the replay has events. More are a part of the step that is not in a graph."""
@@ -93,7 +92,7 @@ def runs_graphs(signals: Signals) -> bool:
 def in_graphs(trace: Trace, rows: Int32) -> NDArray[np.bool_]:
     """Whether device events are part of a graph."""
     launch = trace.events.launched_by[rows]
-    replays = row_mask(len(trace.events), _calls(trace, _REPLAY, EventKind.LAUNCH))
+    replays = row_mask(len(trace.events), rows_named(trace, _REPLAY, EventKind.LAUNCH))
     return (launch >= 0) & replays[launch]
 
 
@@ -150,8 +149,11 @@ def graph_captures(signals: Signals) -> GraphCaptures:
     trace, window = signals.trace, signals.attribution
     events = trace.events
     kinds = (EventKind.LAUNCH, EventKind.RUNTIME)
-    begun, ended = _calls(trace, _BEGIN_CAPTURE, *kinds), _calls(trace, _END_CAPTURE, *kinds)
-    built = _calls(trace, _BUILD, *kinds)
+    begun, ended = (
+        rows_named(trace, _BEGIN_CAPTURE, *kinds),
+        rows_named(trace, _END_CAPTURE, *kinds),
+    )
+    built = rows_named(trace, _BUILD, *kinds)
     # A capture whose end was not recorded lasts at least as long as the call that begins it.
     until_ns = np.array(events.end_ns[begun])
     ended_by_track = {
@@ -173,9 +175,3 @@ def graph_captures(signals: Signals) -> GraphCaptures:
         capturing=inside,
         setting_up=join(inside, union(events.start_ns[regions], events.end_ns[regions])),
     )
-
-
-def _calls(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int32:
-    """Calls of the device's runtime whose name matches a pattern, by start."""
-    rows = trace.rows(*kinds)
-    return rows[named(trace, rows, pattern)]

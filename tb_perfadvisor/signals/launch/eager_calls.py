@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.steps.launched_work import (
     LIBRARY,
     function_of,
@@ -47,11 +46,9 @@ _FUSIBLE = frozenset({"loop fusion", "input fusion", "non-fusion elementwise", "
 """Categories of XLA operations (xla/hlo/ir/hlo_instruction.cc, and XProf's for fusions)."""
 
 # A name with two leading underscores is a function: a compiled graph.
-_EAGER_OPERATOR = re.compile(r"^EagerExecute: (?!__)\w+$")
-_WRITES_FILES = re.compile(
-    r"^EagerExecute: (?:SaveV2|MergeV2Checkpoints|WriteFile|Write\w*Summary)$"
-)
-_FUNCTION = re.compile(r"^EagerExecute: __inference_\w+$")
+_EAGER_OPERATOR = regex(r"^EagerExecute: (?!__)\w+$")
+_WRITES_FILES = regex(r"^EagerExecute: (?:SaveV2|MergeV2Checkpoints|WriteFile|Write\w*Summary)$")
+_FUNCTION = regex(r"^EagerExecute: __inference_\w+$")
 _FILLS = frozenset({"jit_broadcast_in_dim", "jit_full_like", "jit_ones_like", "jit_zeros_like"})
 
 _LONGEST_PYTHON_NS = {"tensorflow": 5_000_000, "jax": 5_000_000}
@@ -65,7 +62,7 @@ _EAGER_SHARE = 0.5
 """Of the idle time of a step: with more of it between eager operators, no other code decides it."""
 _BESIDE_NS = 2_000_000
 """Between the operators that save one checkpoint."""
-_KERNEL_RUN = re.compile("^KernelAndDeviceFunc::Run$")
+_KERNEL_RUN = regex("^KernelAndDeviceFunc::Run$")
 """The kernel inside a TensorFlow eager operator; the rest of the operator prepares it."""
 _FUSIBLE_NAMES = """
     _EagerConst Abs Add AddN AddV2 AssignAddVariableOp AssignSubVariableOp AssignVariableOp
@@ -78,7 +75,7 @@ _FUSIBLE_NAMES = """
     Softplus SoftplusGrad Split SplitV Sqrt SqrtGrad Square SquaredDifference Squeeze
     StridedSlice StridedSliceGrad Sub Sum Tanh TanhGrad Tile Transpose Unpack ZerosLike
 """
-_FUSIBLE_OPERATOR = re.compile(rf"^Eager(?:Local)?Execute: (?:{'|'.join(_FUSIBLE_NAMES.split())})$")
+_FUSIBLE_OPERATOR = regex(rf"^Eager(?:Local)?Execute: (?:{'|'.join(_FUSIBLE_NAMES.split())})$")
 """TensorFlow's elementwise operators, reductions, and operators that only move elements or are gone
 once a function is traced (tensorflow/core/ops: math_ops, nn_ops, array_ops)."""
 

@@ -11,6 +11,7 @@ from enum import Enum
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.steps.partial_steps import LOADS_CODE
 from tb_perfadvisor.signals.core.steps.windows import fetch_before_work
 from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
@@ -53,16 +54,16 @@ _MIN_GENERATING_NS = 100_000_000
 _RECORDED_SHARE = 0.1
 """If more of a gap is recorded, the events tell what the host did."""
 
-_ASKING = re.compile(
+_ASKING = regex(
     r"^(cu|hip|cuda)(FuncGetAttribute|FuncSetAttribute|FuncSetCacheConfig|GetSymbol|GetFuncBySymbol"
     r"|Occupancy)"
 )
 """The first question about a kernel loads it (CUDA C++ Programming Guide, "Lazy Loading")."""
-_GENERATED = re.compile(r"^triton_[a-z]{3,}_")
+_GENERATED = regex(r"^triton_[a-z]{3,}_")
 """Kernels that Inductor generates, which exist only after it has compiled them."""
-_BUILT_IN = re.compile("^<built-in ")
-_SEARCHING = re.compile(r"^aten::(cudnn|miopen)_\w*convolution|^aten::convolution_backward$")
-_TIMING = re.compile(r"EventSynchronize")
+_BUILT_IN = regex("^<built-in ")
+_SEARCHING = regex(r"^aten::(cudnn|miopen)_\w*convolution|^aten::convolution_backward$")
+_TIMING = regex(r"EventSynchronize")
 _MIN_CANDIDATES = 3
 """A convolution waits for the device only to time candidates, each by two events."""
 

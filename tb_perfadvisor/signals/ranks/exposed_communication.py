@@ -19,6 +19,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.core.placement import innermost_marked
@@ -59,7 +60,7 @@ FEWEST_IN_STEP: Final = 4
 """Among fewer collectives, one that takes half of the time is no surprise."""
 _MOSTLY: Final = 0.5
 """Of the compute. A program that computes less in 16 bits is not a 16-bit program."""
-_CALL: Final = re.compile(r"(?:nccl|rccl|gloo|mpi|ucc|c10d|_c10d_functional|record_param_comms)\b")
+_CALL: Final = regex(r"(?:nccl|rccl|gloo|mpi|ucc|c10d|_c10d_functional|record_param_comms)\b")
 
 
 _KNOWN, _KNOWN_OF_ALL_RANKS = 0.9, 0.5
@@ -232,12 +233,12 @@ def sends_wide_sums(signals: Signals) -> bool:
 
 LATE: Final = 0.1
 """A gather of which compute hides less began when nothing was left to hide it."""
-_BACKWARD: Final = re.compile(
+_BACKWARD: Final = regex(
     r"^(?:autograd::engine::evaluate_function|FSDP::(?:pre_backward|backward_prefetch)"
     r"|\w+Backward\d*$|.*(?:_pre_backward_hook|_backward_prefetch))"
 )
-_GATHER: Final = re.compile(r"^FSDP::all_gather \((.*)\)$")
-_FORWARD: Final = re.compile(r"^FSDP::pre_forward \((.*)\)$")
+_GATHER: Final = regex(r"^FSDP::all_gather \((.*)\)$")
+_FORWARD: Final = regex(r"^FSDP::pre_forward \((.*)\)$")
 
 
 class ShardGathers(Struct, frozen=True):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.compile_log import CompileLog
 
-_PROCESS = re.compile(r"\((\d{1,19})\)$")
+_PROCESS = regex(r"\((\d{1,19})\)$")
 """At the end of a process's name in Kineto's traces: `python (31901)`."""
 
 

@@ -19,7 +19,6 @@ Sources: csrc/torch_bindings.cpp of vLLM (`reshape_and_cache`, `reshape_and_cach
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection
 from math import prod
@@ -27,6 +26,7 @@ from math import prod
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.launch.device_graphs import in_graphs
 from tb_perfadvisor.signals.memo import memoized
@@ -93,10 +93,10 @@ def _contents(signals: Signals, steps: ServerSteps) -> tuple[Int64, Int64, Int64
     return number, np.where(is_known, total(grid), -1), total(events.name[rows].astype(np.int64))
 
 
-_KEYS_AND_VALUES = re.compile(r"_C_cache_ops::reshape_and_cache(?:_flash)?$")
-_LATENT = re.compile(r"_C_cache_ops::concat_and_cache_mla$")
+_KEYS_AND_VALUES = regex(r"_C_cache_ops::reshape_and_cache(?:_flash)?$")
+_LATENT = regex(r"_C_cache_ops::concat_and_cache_mla$")
 """DeepSeek's attention keeps one compressed vector per token in place of keys and values."""
-_SPARSE = re.compile(r"_C_cache_ops::indexer_k_quant_and_cache$")
+_SPARSE = regex(r"_C_cache_ops::indexer_k_quant_and_cache$")
 """Attention that reads only the tokens which an index selects."""
 
 

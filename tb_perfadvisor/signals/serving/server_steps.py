@@ -8,13 +8,13 @@ model_executor, layers), tensorrt_llm/_torch/pyexecutor.
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import HOST_CAUSED, Cause
 from tb_perfadvisor.signals.core.steps.server_annotations import (
     ServerAnnotations,
@@ -234,7 +234,7 @@ _NAMES = (
         r"|: (?:_?schedule|get_next_batch_to_run|get_new_batch_prefill|update_running_batch)\b",
     ),
 )
-_PATTERNS = tuple((phase, re.compile(pattern)) for phase, pattern in _NAMES)
+_PATTERNS = tuple((phase, regex(pattern)) for phase, pattern in _NAMES)
 _KINDS = (
     EventKind.PYTHON,
     EventKind.ANNOTATION,

@@ -6,12 +6,11 @@ works, and the life of the allocation says what for, as in profiles.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.memory import (
     NEVER,
     Lives,
@@ -32,7 +31,7 @@ from tb_perfadvisor.trace.tables import Int8, Int32, Int64
 
 _OPTIMIZER_STEP = "Optimizer.step#"
 _FETCHES = "torch/utils/data/"
-_MOVES = re.compile(
+_MOVES = regex(
     r"^(?:send_to_device|move_data_to_device|transfer_batch_to_device|_prepare_inputs?)$"
 )
 """Functions of Accelerate, Lightning and Transformers that move a batch to the device."""

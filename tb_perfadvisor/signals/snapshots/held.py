@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.origins import is_framework_file
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
@@ -135,7 +136,7 @@ def _number_of_calls(count: Int64, held: NDArray[np.float64]) -> int | None:
     return None
 
 
-_ADAM = re.compile(r"^Optimizer\.\w+#\w*(?:Adam|LAMB|Lion8)\w*\.", re.IGNORECASE)
+_ADAM = regex(r"^Optimizer\.\w+#\w*(?:Adam|LAMB|Lion8)\w*\.", re.IGNORECASE)
 _AVERAGES = 2
 """Adam keeps two averages of each gradient."""
 _SETS = (4, 3)

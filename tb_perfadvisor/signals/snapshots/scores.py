@@ -16,6 +16,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.snapshots.course import Course, freed_at_peak, held_bytes, memory_course
@@ -24,9 +25,9 @@ from tb_perfadvisor.signals.snapshots.sites import Site, Sites, allocation_sites
 from tb_perfadvisor.trace.memory_snapshot import Frame
 from tb_perfadvisor.trace.tables import Int64
 
-_SOFTMAX = re.compile(r"^_?(?:masked_)?(?:safe_)?softmax(?:_\w+)?$")
-_PRODUCT = re.compile(r"^(?:einsum|bmm|baddbmm|matmul|__matmul__)$")
-_OF_ATTENTION = re.compile(r"atte?n", re.IGNORECASE)
+_SOFTMAX = regex(r"^_?(?:masked_)?(?:safe_)?softmax(?:_\w+)?$")
+_PRODUCT = regex(r"^(?:einsum|bmm|baddbmm|matmul|__matmul__)$")
+_OF_ATTENTION = regex(r"atte?n", re.IGNORECASE)
 _SAME_FILE_PARTS = ("torch/", "einops/")
 _MULTIPLES = (0.5, 1.0, 2.0)
 """A copy in 16 bits takes half as much as one in 32."""
@@ -177,9 +178,9 @@ def _is_direct(site: Site, scope: Frame) -> bool:
     )
 
 
-_LOSS = re.compile(r"^_?(?:cross_entropy|log_softmax|nll_loss)(?:_\w+)?$", re.IGNORECASE)
-_LOSS_NODE = re.compile(r"^(?:NllLoss|LogSoftmax|CrossEntropy)\w*Backward")
-_LOGITS_PRODUCT = re.compile(r"^(?:linear|einsum|matmul|mm|addmm|bmm)$")
+_LOSS = regex(r"^_?(?:cross_entropy|log_softmax|nll_loss)(?:_\w+)?$", re.IGNORECASE)
+_LOSS_NODE = regex(r"^(?:NllLoss|LogSoftmax|CrossEntropy)\w*Backward")
+_LOGITS_PRODUCT = regex(r"^(?:linear|einsum|matmul|mm|addmm|bmm)$")
 _SHIFTED_SHARE = 0.01
 """Labels are shifted by a token, so that some copies have one token less in each sequence."""
 _PARTS = 8

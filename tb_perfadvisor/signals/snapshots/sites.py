@@ -10,13 +10,13 @@ Python frames alone, what they allocate has no stack.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.origins import is_framework_file
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
@@ -24,24 +24,20 @@ from tb_perfadvisor.signals.snapshots.course import Allocations, Course, memory_
 from tb_perfadvisor.trace.memory_snapshot import Action, Frame, MemorySnapshot, Stacks
 from tb_perfadvisor.trace.tables import Int64
 
-_OPERATOR = re.compile(r"at::_ops::(?=\w+::call)(\w+?)(?=_(?:Tensor|Scalar|int|dim|out|self)|::)")
-_NODE = re.compile(r"(?:^|::)(\w+?Backward\d*|AccumulateGrad)(?:_apply_functional|::apply|\()")
-_ENGINE = re.compile(r"torch::autograd::Engine::|torch/autograd/(?:__init__|graph)\.py$")
-_OPTIMIZER = re.compile(
-    r"(?:torch/optim|deepspeed/runtime|bitsandbytes/optim|torch/distributed/optim)/"
-)
+_OPERATOR = regex(r"at::_ops::(?=\w+::call)(\w+?)(?=_(?:Tensor|Scalar|int|dim|out|self)|::)")
+_NODE = regex(r"(?:^|::)(\w+?Backward\d*|AccumulateGrad)(?:_apply_functional|::apply|\()")
+_ENGINE = regex(r"torch::autograd::Engine::|torch/autograd/(?:__init__|graph)\.py$")
+_OPTIMIZER = regex(r"(?:torch/optim|deepspeed/runtime|bitsandbytes/optim|torch/distributed/optim)/")
 _CALLS_MODEL = "torch/nn/modules/module.py"
 _CLOSURE = "closure"
 """In the names of functions that run forward and backward inside of an optimizer's step."""
-_AUTOCAST = re.compile(r"at::autocast::cached_cast")
-_PYTHON = re.compile(r"\.py$|^<ipython|^/tmp/ipykernel")
-_CALLING = re.compile(r"torch/nn/modules/module\.py$|torch/_dynamo/|torch/utils/_contextlib\.py$")
+_AUTOCAST = regex(r"at::autocast::cached_cast")
+_PYTHON = regex(r"\.py$|^<ipython|^/tmp/ipykernel")
+_CALLING = regex(r"torch/nn/modules/module\.py$|torch/_dynamo/|torch/utils/_contextlib\.py$")
 """Calls a module, or a decorated function."""
-_WRITTEN = re.compile(
-    r"torch/(?:functional|_tensor|nn/functional|nn/modules/\w+)\.py$|(?:^|/)einops/"
-)
+_WRITTEN = regex(r"torch/(?:functional|_tensor|nn/functional|nn/modules/\w+)\.py$|(?:^|/)einops/")
 """Functions of these files are named like the operators that they call."""
-_MAKERS = re.compile(
+_MAKERS = regex(
     r"^(?:_apply|convert|_?load_\w+|init_(?=\w*weight)\w*|from_pretrained|reset_parameters)$"
 )
 
@@ -160,9 +156,9 @@ EARLIER = "allocated before the history, or by an unknown line"
 OUTSIDE_PYTHON = "outside of Python, mostly by the backward pass"
 """Autograd's threads run no Python, so a history with Python's frames alone has none of theirs."""
 
-_TRAINS = re.compile(r"torch/(?:autograd|optim)/\w+\.py$")
+_TRAINS = regex(r"torch/(?:autograd|optim)/\w+\.py$")
 # What records the stack, and the allocator itself.
-_RECORDER = re.compile(
+_RECORDER = regex(
     r"torch::unwind|CapturedTraceback|gather_with_cpp|CachingAllocator|^c10::|DeviceCachingAllocator"
 )
 
@@ -240,12 +236,12 @@ def by_line(allocations: Allocations, stacks: Stacks) -> tuple[LineMemory, ...]:
 _FEWEST = 3
 _SLICES = 10
 _STEPS = (
-    re.compile(r"ProfilerStep#\d+$"),
-    re.compile(r"Optimizer\.step#"),
-    re.compile(r"Optimizer\.zero_grad#"),
+    regex(r"ProfilerStep#\d+$"),
+    regex(r"Optimizer\.step#"),
+    regex(r"Optimizer\.zero_grad#"),
 )
 """What begins once in each step, the surest first."""
-_NUMBER = re.compile(r"#\d+$")
+_NUMBER = regex(r"#\d+$")
 _STEADY_SHARE = 0.5
 """While a program loads weights, it frees little of what it allocates."""
 

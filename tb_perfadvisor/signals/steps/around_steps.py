@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.steps.gaps import first_from, is_closing
 from tb_perfadvisor.signals.core.steps.launched_work import cpu_runs
 from tb_perfadvisor.signals.core.steps.markers import function_calls
@@ -35,9 +36,9 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 # Operators that TensorFlow's summary writers, checkpoints and `evaluate` run, by their names in
 # TensorFlow's op registry, and functions of Keras.
 _KINDS = (
-    ("TensorBoard callback", re.compile(r"Summary|summary")),
-    ("checkpoint", re.compile(r"SaveV2|SaveSlices|MergeV2Checkpoints|checkpoint", re.IGNORECASE)),
-    ("evaluation", re.compile(r"__inference_(?:multi_step_on_iterator_eval|test_function)")),
+    ("TensorBoard callback", regex(r"Summary|summary")),
+    ("checkpoint", regex(r"SaveV2|SaveSlices|MergeV2Checkpoints|checkpoint", re.IGNORECASE)),
+    ("evaluation", regex(r"__inference_(?:multi_step_on_iterator_eval|test_function)")),
 )
 
 
@@ -129,7 +130,7 @@ def _of_operators(trace: Trace, start: Int64, end: Int64) -> tuple[Int64, Int64]
     return np.where(last > 0, first, start), np.where(last > 0, last, end)
 
 
-_PRODUCT = re.compile(r"^aten::(_?convolution|conv[123]d|linear|addmm|mm|bmm|baddbmm|matmul)$")
+_PRODUCT = regex(r"^aten::(_?convolution|conv[123]d|linear|addmm|mm|bmm|baddbmm|matmul)$")
 
 
 def work_between_steps(signals: Signals) -> Intervals:

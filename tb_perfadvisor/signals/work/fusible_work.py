@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import log
 from typing import Final
 
@@ -31,6 +31,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.operators import shapes_of
 from tb_perfadvisor.signals.core.placement import computes
 from tb_perfadvisor.signals.device.attention import (
@@ -395,10 +396,8 @@ class FusibleWork(Struct, frozen=True):
     """Whether its bytes are estimated from times, because shapes are missing; shape (kernels,)."""
 
 
-@cache
-def _excluded() -> re.Pattern[str]:
-    """Operators that are not the model's: updates of parameters and sums of gradients."""
-    return re.compile(r"Optimizer\.|.*AccumulateGrad|aten::_foreach|aten::_fused_|.*[Rr]educer")
+# Operators that are not the model's: updates of parameters and sums of gradients.
+_EXCLUDED: Final = regex(r"Optimizer\.|.*AccumulateGrad|aten::_foreach|aten::_fused_|.*[Rr]educer")
 
 
 @memoized
@@ -450,7 +449,7 @@ def fusible_on_cpu(signals: Signals) -> HostFusion:
     # Not autograd's nodes and views, nor operators that only call others.
     chosen &= np.array([computes(name) for name in found.names], dtype=bool)[found.name]
     chosen &= 2 * found.self_ns >= trace.events.duration_ns[found.rows]
-    chosen &= ~is_within(signals, found.rows, _excluded(), around)
+    chosen &= ~is_within(signals, found.rows, _EXCLUDED, around)
     chosen &= ~is_in(found.rows, layers_among(trace, found.rows, found.rows).rows)
     rows, now_ns = found.rows[chosen], found.self_ns[chosen]
     operands: list[Operands | None] = [None] * _FIRST_KIND
@@ -650,7 +649,7 @@ def _common(signals: Signals) -> Int64:
     for attention in (unfused_attention(signals).rows, attention_by_order(signals).rows):
         kinds[is_in(rows, attention)] = _SKIPPED
     around = (EventKind.OPERATOR, EventKind.ANNOTATION)
-    kinds[is_within(signals, launchers(signals), _excluded(), around)] = _SKIPPED
+    kinds[is_within(signals, launchers(signals), _EXCLUDED, around)] = _SKIPPED
     kinds[kernel_families(signals) == KernelFamily.OPTIMIZER] = _SKIPPED
     # Kernels on lists of tensors, such as all parameters.
     names = distinct(events.name[rows]).tolist()

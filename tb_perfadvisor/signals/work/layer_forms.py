@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.machine.facts import Made
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.core.operators import parse_shapes, shapes_of
 from tb_perfadvisor.signals.core.precision import width_of_types
@@ -51,13 +52,13 @@ class _Layer(Struct, frozen=True):
     is_product: bool = False
 
 
-_MATRIX = re.compile(r"^aten::(addmm_?|mm|b?addbmm_?|bmm)$")
-_CONVOLUTION = re.compile(r"^aten::(mkldnn_convolution|convolution_backward)$")
-_RECURRENT = re.compile(r"^aten::mkldnn_rnn_layer(_backward)?$")
-_ATTENTION = re.compile(r"^aten::_scaled_dot_product_flash_attention_for_cpu(_backward)?$")
-_BATCH_NORM = re.compile(r"^aten::native_batch_norm(_backward)?$")
-_ACTIVATION = re.compile(r"^aten::(clamp_min_?|relu_?|threshold_backward|tanh|tanh_backward)$")
-_MAX_POOL = re.compile(r"^aten::max_pool2d_with_indices(_backward)?$")
+_MATRIX = regex(r"^aten::(addmm_?|mm|b?addbmm_?|bmm)$")
+_CONVOLUTION = regex(r"^aten::(mkldnn_convolution|convolution_backward)$")
+_RECURRENT = regex(r"^aten::mkldnn_rnn_layer(_backward)?$")
+_ATTENTION = regex(r"^aten::_scaled_dot_product_flash_attention_for_cpu(_backward)?$")
+_BATCH_NORM = regex(r"^aten::native_batch_norm(_backward)?$")
+_ACTIVATION = regex(r"^aten::(clamp_min_?|relu_?|threshold_backward|tanh|tanh_backward)$")
+_MAX_POOL = regex(r"^aten::max_pool2d_with_indices(_backward)?$")
 
 _BESIDE_PRODUCTS = (
     # 3.6, 2.0, 0.83 and 0.76 for sequences of 64, 128, 512 and 1,024; 0.3 to 0.7 forward only.
@@ -123,9 +124,9 @@ _IN_32_BITS = (
     # 0.41 to 0.65 from 64 x 64 on.
     _Layer(_MATRIX, 0.4, 0.5, 0.65),
     # 0.29: oneDNN has no kernels for 64 bits.
-    _Layer(re.compile(r"^aten::(_slow_conv\w+|convolution_backward)$"), 0.25, 0.35, 0.5),
+    _Layer(regex(r"^aten::(_slow_conv\w+|convolution_backward)$"), 0.25, 0.35, 0.5),
     # 0.20 to 0.58: half of the bytes, and twice as many numbers in an instruction.
-    _Layer(re.compile(r"^aten::"), 0.25, 0.5, 0.75),
+    _Layer(regex(r"^aten::"), 0.25, 0.5, 0.75),
 )
 """The first one that matches counts."""
 _LEAST_NS = 20_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +9,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.hardware import Peaks
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.device.device_work import kernel_families, work_rows
 from tb_perfadvisor.signals.memo import memoized
@@ -28,7 +28,7 @@ _ON_SHARE = 0.1
 """Of a family's time in 32 bits: with the switch on, most of its products use TF32."""
 
 # `ampere_sgemm_128x64_tn`, `cutlass_80_simt_sgemm_128x32_8x5_nn_align1`, `…_tilesize128x128x16_…`.
-_TILE = re.compile(r"(?:_|tilesize)([1-9]\d{1,2})x([1-9]\d{1,2})(?=_|x\d)")
+_TILE = regex(r"(?:_|tilesize)([1-9]\d{1,2})x([1-9]\d{1,2})(?=_|x\d)")
 
 
 class MatrixKernels(Struct, frozen=True):
@@ -242,7 +242,7 @@ def padded_sizes(
 # Mixed precision keeps these in 32 bits for numerical accuracy.
 _STAYS_WIDE = (KernelFamily.OPTIMIZER, KernelFamily.SOFTMAX, KernelFamily.RANDOM, KernelFamily.SORT)
 # Where nothing else is known, the name may tell the generation.
-_BEFORE_MATRIX_UNITS = re.compile("Fermi|Kepler|Maxwell|Pascal")
+_BEFORE_MATRIX_UNITS = regex("Fermi|Kepler|Maxwell|Pascal")
 _VOLTA = (7, 0)
 
 

@@ -9,7 +9,6 @@ A profile records shapes, not which tensor is which. `fused_traffic` infers who 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import lru_cache, partial
 from math import prod
@@ -17,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.operators import Shape
 from tb_perfadvisor.signals.work import matrix_work as matrix
 from tb_perfadvisor.signals.work.operator_inputs import Inputs, common_format, parse_inputs
@@ -263,7 +263,7 @@ _PACKAGED: Final = {
 }
 _PRODUCTS: Final = _products()
 _TABLE: Final = {**_PRODUCTS, **_bound_by_memory()}
-_TEMPLATE: Final = re.compile(r"triton_tem_(?!.*(?:conv|attention)).*_(?:add|badd)?(b)?mm(?:_|$)")
+_TEMPLATE: Final = regex(r"triton_tem_(?!.*(?:conv|attention)).*_(?:add|badd)?(b)?mm(?:_|$)")
 _COMPILED: Final = ("triton_poi_", "triton_red_", "triton_per_")
 
 

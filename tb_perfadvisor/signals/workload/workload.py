@@ -13,6 +13,7 @@ from types import MappingProxyType
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.device import used_devices
 from tb_perfadvisor.signals.device.copies import larger_copies
 from tb_perfadvisor.signals.host.optimizer_loops import updating_kernels
@@ -189,27 +190,21 @@ class Sign(Struct, frozen=True):
     kinds: tuple[EventKind, ...]
     pattern: re.Pattern[str]
 
-    def matches(self, name: str) -> bool:
-        """Whether a name proves the part."""
-        return self.pattern.search(name) is not None
-
 
 _CALLS = (EventKind.OPERATOR, EventKind.ANNOTATION)
 _FRAMES = (EventKind.PYTHON,)
 _KERNELS = (EventKind.KERNEL,)
+_INPUT = (EventKind.INPUT_WAIT, EventKind.INPUT_WORK)
 
 
-def _calls(part: Part, pattern: str) -> Sign:
-    return Sign(part, _CALLS, _at_start(pattern))
-
-
-def _at_start(pattern: str) -> re.Pattern[str]:
-    return re.compile(rf"^(?:{pattern})")
+def _named(part: Part, pattern: str, *kinds: EventKind) -> Sign:
+    """Names that begin so, of operators and annotations unless kinds are given."""
+    return Sign(part, kinds or _CALLS, regex(rf"^(?:{pattern})"))
 
 
 def _frames(part: Part, path: str) -> Sign:
     """A Python frame is `path/to/file.py(line): function`; the path may start anywhere."""
-    return Sign(part, _FRAMES, re.compile(rf"(?:^|/){path}"))
+    return Sign(part, _FRAMES, regex(rf"(?:^|/){path}"))
 
 
 STACK_SIGNS: tuple[Sign, ...] = (
@@ -240,37 +235,37 @@ SIGNS: tuple[Sign, ...] = (
     _frames(Part.KERAS, r"keras/(?:src/)?(?:trainers|engine|backend)/"),
     _frames(Part.FLAX, r"flax/"),
     # And by the names of their operators and annotations.
-    _calls(Part.VLLM, r"vllm::|_vllm_\w*C::|execute_context_\d+\(\d+\)_generation_\d+\("),
-    _calls(
+    _named(Part.VLLM, r"vllm::|_vllm_\w*C::|execute_context_\d+\(\d+\)_generation_\d+\("),
+    _named(
         Part.SERVER,
         r"execute_(?:context_)?\d+_context_\d+|(?:prefill|decode)\[bs=\d+(?:/\d+)? tok=\d",
     ),
-    _calls(Part.TENSORRT_LLM, r"trtllm::|\[Executor\] _forward_step\b"),
-    _calls(Part.SGLANG, r"step\[(?:DECODE|EXTEND|PREFILL|MIXED|IDLE)\b|sgl_kernel::|sglang::"),
-    _calls(Part.LIGHTNING, r"\[pl\]|\[(?:Strategy|LightningModule|LightningDataModule|Callback)\]"),
-    _calls(Part.DEEPSPEED, r"DeepSpeed(?:Engine|ZeroOptimizer)"),
-    _calls(
+    _named(Part.TENSORRT_LLM, r"trtllm::|\[Executor\] _forward_step\b"),
+    _named(Part.SGLANG, r"step\[(?:DECODE|EXTEND|PREFILL|MIXED|IDLE)\b|sgl_kernel::|sglang::"),
+    _named(Part.LIGHTNING, r"\[pl\]|\[(?:Strategy|LightningModule|LightningDataModule|Callback)\]"),
+    _named(Part.DEEPSPEED, r"DeepSpeed(?:Engine|ZeroOptimizer)"),
+    _named(
         Part.MEGATRON,
         r"LinearWithGradAccumulationAndAsyncCommunication|_?VocabParallelCrossEntropy",
     ),
-    _calls(Part.TORCHREC, r"## (?:wait_)?sparse_data_dist ##|KeyedJaggedTensor"),
-    _calls(
+    _named(Part.TORCHREC, r"## (?:wait_)?sparse_data_dist ##|KeyedJaggedTensor"),
+    _named(
         Part.KERAS,
         r"(?:Eager(?:Local)?Execute: )?__inference_(?:multi_step_on_iterator|"
         r"(?:train|test|predict)_function|one_step_on_(?:data|iterator))"
         r"|multi_step_on_iterator",
     ),
-    Sign(Part.KERAS, (EventKind.STEP,), _at_start(r"Profiled batch")),
-    _calls(Part.VOLUMES, r"aten::(?:slow_)?conv3d$|aten::conv_transpose3d$"),
-    Sign(Part.VOLUMES, _KERNELS, re.compile(r"convolveNd_|(?i:conv3d|vol2col)")),
+    _named(Part.KERAS, r"Profiled batch", EventKind.STEP),
+    _named(Part.VOLUMES, r"aten::(?:slow_)?conv3d$|aten::conv_transpose3d$"),
+    Sign(Part.VOLUMES, _KERNELS, regex(r"convolveNd_|(?i:conv3d|vol2col)")),
     # Parallelism.
-    _calls(Part.DDP, r"DistributedDataParallel\.|torch\.distributed\.ddp\.reducer::"),
+    _named(Part.DDP, r"DistributedDataParallel\.|torch\.distributed\.ddp\.reducer::"),
     _frames(Part.DDP, r"torch/nn/parallel/distributed\.py"),
-    _calls(Part.FSDP, r"FullyShardedDataParallel\.|FSDP::|FSDP\w*\."),
+    _named(Part.FSDP, r"FullyShardedDataParallel\.|FSDP::|FSDP\w*\."),
     _frames(Part.FSDP, r"torch/distributed/(?:fsdp|_composable/fsdp)/"),
     _frames(Part.DATA_PARALLEL, r"torch/nn/parallel/data_parallel\.py"),
-    _calls(Part.DATA_PARALLEL, r"DataParallel\.forward"),
-    _calls(
+    _named(Part.DATA_PARALLEL, r"DataParallel\.forward"),
+    _named(
         Part.TENSOR_PARALLEL,
         r"_(?:Reduce|Copy|Gather|Scatter)\w*ModelParallelRegion"
         r"|_\w+SequenceParallelRegion|_?VocabParallelCrossEntropy",
@@ -281,50 +276,32 @@ SIGNS: tuple[Sign, ...] = (
         r"(?:torch/distributed/pipelining|megatron/core/pipeline_parallel|deepspeed/runtime/pipe)/",
     ),
     # Input.
-    Sign(Part.LOADER, (EventKind.INPUT_WAIT,), _at_start(r"enumerate\(DataLoader\)|.*DataLoader")),
-    Sign(
-        Part.LOADER_WORKERS,
-        (EventKind.INPUT_WAIT,),
-        _at_start(r".*_MultiProcessingDataLoaderIter"),
-    ),
+    _named(Part.LOADER, r"enumerate\(DataLoader\)|.*DataLoader", EventKind.INPUT_WAIT),
+    _named(Part.LOADER_WORKERS, r".*_MultiProcessingDataLoaderIter", EventKind.INPUT_WAIT),
     _frames(Part.LOADER, r"torch/utils/data/dataloader\.py"),
-    Sign(Part.DALI, (EventKind.ANNOTATION,), _at_start(r"\[DALI\]")),
-    Sign(
-        Part.TFDATA,
-        (EventKind.INPUT_WAIT, EventKind.INPUT_WORK),
-        _at_start(r"Iterator|.*IteratorGetNext|.*Dataset(?!Iterator\.|\.__getitem__)"),
+    _named(Part.DALI, r"\[DALI\]", EventKind.ANNOTATION),
+    _named(
+        Part.TFDATA, r"Iterator|.*IteratorGetNext|.*Dataset(?!Iterator\.|\.__getitem__)", *_INPUT
     ),
-    Sign(
-        Part.DATA_SERVICE,
-        (EventKind.INPUT_WORK,),
-        _at_start(r"Iterator::.*::DataService(?:V\d+)?$"),
-    ),
+    _named(Part.DATA_SERVICE, r"Iterator::.*::DataService(?:V\d+)?$", EventKind.INPUT_WORK),
     # grain/_src/python/dataset/stats.py
-    Sign(
-        Part.GRAIN,
-        (EventKind.INPUT_WAIT, EventKind.INPUT_WORK),
-        _at_start(r"\w*(?:DatasetIterator\.__next__|MapDataset\.__getitem__)$"),
-    ),
-    Sign(
-        Part.PYTHON_INPUT,
-        (EventKind.INPUT_WAIT, EventKind.INPUT_WORK),
-        _at_start(r".*(?:Generator|PyFunc|NumpyFunction)"),
-    ),
+    _named(Part.GRAIN, r"\w*(?:DatasetIterator\.__next__|MapDataset\.__getitem__)$", *_INPUT),
+    _named(Part.PYTHON_INPUT, r".*(?:Generator|PyFunc|NumpyFunction)", *_INPUT),
     # What is compiled or recorded already.
-    Sign(Part.DEVICE_GRAPHS, (EventKind.LAUNCH,), _at_start(r"(?:cuda|cu|hip)GraphLaunch")),
-    _calls(
+    _named(Part.DEVICE_GRAPHS, r"(?:cuda|cu|hip)GraphLaunch", EventKind.LAUNCH),
+    _named(
         Part.TORCH_COMPILE,
         r"Torch-Compiled Region|CompiledFunction(?:Backward)?$|## Call CompiledFxGraph |nvFuser::",
     ),
     Sign(Part.TORCH_COMPILE, _FRAMES, GENERATED_FILE),
-    Sign(Part.TORCH_COMPILE, _KERNELS, _at_start(GENERATED_KERNEL.pattern)),
-    _calls(Part.INDUCTOR, r"## Call CompiledFxGraph "),
+    _named(Part.TORCH_COMPILE, GENERATED_KERNEL.pattern, *_KERNELS),
+    _named(Part.INDUCTOR, r"## Call CompiledFxGraph "),
     Sign(Part.INDUCTOR, _FRAMES, GENERATED_FILE),
-    Sign(Part.INDUCTOR, _KERNELS, _at_start(GENERATED_KERNEL.pattern)),
+    _named(Part.INDUCTOR, GENERATED_KERNEL.pattern, *_KERNELS),
     Sign(
         Part.CUSTOM_ALL_REDUCE,
         (EventKind.KERNEL, EventKind.COLLECTIVE),
-        re.compile(
+        regex(
             r"cross_device_reduce|(?:one|two)_?shot_?\w{0,60}reduce|multimem_all|lamport|quick_?reduce",
             re.IGNORECASE,
         ),
@@ -336,47 +313,45 @@ SIGNS: tuple[Sign, ...] = (
         r"|tensorrt_llm/_torch/pyexecutor/py_executor\.py\(\d+\): _executor_loop_overlap)",
     ),
     # Training, and how it is done.
-    _calls(
+    _named(
         Part.TRAINING,
         r"Optimizer\.(?:step|zero_grad)#|autograd::engine::evaluate_function|\w+Backward\d*$"
         r"|ResourceApply|ApplyGradient|gradient_tape/"
         r"|(?:Eager(?:Local)?Execute: )?__inference_train_function",
     ),
-    _calls(Part.OPTIMIZER, r"Optimizer\.(?:step|zero_grad)#|ResourceApply"),
-    _calls(
+    _named(Part.OPTIMIZER, r"Optimizer\.(?:step|zero_grad)#|ResourceApply"),
+    _named(
         Part.FUSED_OPTIMIZER,
         r"aten::_fused_(?:adam|adamw|sgd|adagrad)_|Optimizer\.step#(?:Fused|DeepSpeedCPU)",
     ),
     # torch.optim: which optimizers have a fused or a foreach form.
-    _calls(Part.ADAM, r"Optimizer\.step#AdamW?\.step"),
-    _calls(Part.SGD, r"Optimizer\.step#SGD\.step"),
-    _calls(
+    _named(Part.ADAM, r"Optimizer\.step#AdamW?\.step"),
+    _named(Part.SGD, r"Optimizer\.step#SGD\.step"),
+    _named(
         Part.FOREACH_OPTIMIZER,
         r"Optimizer\.step#(?:Adadelta|Adagrad|Adamax|ASGD|NAdam|RAdam|RMSprop|Rprop)\.step",
     ),
     # Not those of PyTorch, not those that call others, and not those whose name says that they are
     # fused or quantized, which have kernels of their own.
-    _calls(
+    _named(
         Part.OWN_OPTIMIZER,
         r"Optimizer\.step#(?!(?:AdamW?|SGD|Adadelta|Adafactor|Adagrad|Adamax|ASGD|LBFGS|NAdam|RAdam"
         r"|RMSprop|Rprop|SparseAdam)\.step|(?=\w*(?:Optimizer|Wrapper))\w+\.step|Fused|\w*8bit)\w+\.step",
     ),
-    _calls(Part.FOREACH_UPDATES, r"aten::_foreach_(?:add|addcdiv|addcmul|lerp)_$"),
-    _calls(Part.CHECKPOINTING, r"CheckpointFunction"),
+    _named(Part.FOREACH_UPDATES, r"aten::_foreach_(?:add|addcdiv|addcmul|lerp)_$"),
+    _named(Part.CHECKPOINTING, r"CheckpointFunction"),
     _frames(Part.CHECKPOINTING, r"torch/utils/checkpoint\.py"),
     # Not those of PyTorch, its libraries and DALI.
-    Sign(
+    _named(
         Part.RANGES,
-        (EventKind.ANNOTATION,),
-        _at_start(
-            r"(?!PyTorch Profiler|ProfilerStep|\[|## Call Compiled|Optimizer\.|enumerate\("
-            r"|DistributedDataParallel|\w*nccl|\w+ccl:|gloo:|autograd::|GraphCache::|\w+::)"
-        ),
+        r"(?!PyTorch Profiler|ProfilerStep|\[|## Call Compiled|Optimizer\.|enumerate\("
+        r"|DistributedDataParallel|\w*nccl|\w+ccl:|gloo:|autograd::|GraphCache::|\w+::)",
+        EventKind.ANNOTATION,
     ),
-    Sign(Part.STEP_CALLS, (EventKind.STEP,), _at_start(r"ProfilerStep#")),
+    _named(Part.STEP_CALLS, r"ProfilerStep#", EventKind.STEP),
     # The vendor, by the names of its runtime.
-    Sign(Part.AMD, (EventKind.LAUNCH, EventKind.SYNCHRONIZE), _at_start(r"hip[A-Z]")),
-    Sign(Part.NVIDIA, (EventKind.LAUNCH, EventKind.SYNCHRONIZE), _at_start(r"cu(?:da)?[A-Z]")),
+    _named(Part.AMD, r"hip[A-Z]", EventKind.LAUNCH, EventKind.SYNCHRONIZE),
+    _named(Part.NVIDIA, r"cu(?:da)?[A-Z]", EventKind.LAUNCH, EventKind.SYNCHRONIZE),
 )
 
 
@@ -472,8 +447,9 @@ def _by_names(trace: Trace) -> Facts:
         for sign in SIGNS:
             if sign.kinds != kinds or sign.part in facts:
                 continue
+            search = sign.pattern.search
             for text, times in zip(texts, count[names].tolist(), strict=True):
-                if sign.matches(text):
+                if search(text):
                     facts[sign.part] = _seen(text, times)
                     break
     return facts
@@ -491,7 +467,7 @@ def _by_call_stacks(trace: Trace, known: Facts) -> Facts:
         for sign in (*STACK_SIGNS, *SIGNS)
         if sign.kinds == (EventKind.PYTHON,) and sign.part not in known
         for file in files
-        if sign.matches(file)
+        if sign.pattern.search(file)
     }
 
 

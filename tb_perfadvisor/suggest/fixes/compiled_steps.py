@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.suggest.code import (
     Code,
     Edit,
@@ -170,13 +170,13 @@ def _tapes(moved: list[Node]) -> list[str]:
             if isinstance(node, cst.AsName)]  # fmt: skip
 
 
-_EFFECTS = re.compile(
+_EFFECTS = regex(
     r"\b(nonlocal|global|print|open|time|np|numpy|float|int|bool|block_until_ready|device_get"
     r"|logging|logger|next|input)\b|\.(item|numpy|tolist|write)\("
 )
 """What a traced function would do once, or cannot do."""
-_GROWING = re.compile(r"\b(\w+)\.(append|extend|update|add|setdefault)\(")
-_TRACING = re.compile(
+_GROWING = regex(r"\b(\w+)\.(append|extend|update|add|setdefault)\(")
+_TRACING = regex(
     r"^jax\.(jit|grad|value_and_grad|vmap|pmap|checkpoint|shard_map|(lax|tree|tree_util)\.\w+)$"
     r"|^tensorflow\.function$|^flax\.\w+\.(jit|grad|value_and_grad|vmap|scan)$|^functools\.partial$"
 )

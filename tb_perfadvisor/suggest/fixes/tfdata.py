@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import libcst as cst
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.suggest.code import (
     Code,
     Edit,
@@ -25,7 +26,7 @@ from tb_perfadvisor.suggest.code import (
     with_argument,
 )
 
-_SOURCE = re.compile(
+_SOURCE = regex(
     r"^tensorflow\.data\.(Dataset\.\w+|\w+Dataset)$|^(\w+\.)*\w+_dataset_from_directory$"
 )
 _BEFORE_CACHE = frozenset({"repeat", "shuffle", "batch", "padded_batch", "prefetch", "cache"})
@@ -38,7 +39,7 @@ _MAKES_DATASET = frozenset(
 )  # fmt: skip
 """Methods of a dataset that return a dataset."""
 _TRANSPARENT = frozenset({"with_options", "apply"})
-_RANDOM = re.compile(r"random|shuffle|augment", re.IGNORECASE)
+_RANDOM = regex(r"random|shuffle|augment", re.IGNORECASE)
 _PURE = ("tensorflow", "numpy", "math", "os", "pathlib", "functools")
 """Libraries in which everything random has a name that says so."""
 _MOST_CACHED = 10_000

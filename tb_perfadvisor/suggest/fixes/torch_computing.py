@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import libcst as cst
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.suggest.code import (
     Code,
     Edit,
@@ -23,10 +23,10 @@ from tb_perfadvisor.suggest.code import (
 from tb_perfadvisor.suggest.fixes.torch_optimizing import OPTIMIZERS
 
 _TF32_SWITCHES = ("torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32")
-_COMPILES = re.compile(r"\btorch\.compile\(|@torch\.compile|\b\w+\.compile\(\)")
+_COMPILES = regex(r"\btorch\.compile\(|@torch\.compile|\b\w+\.compile\(\)")
 _ROUNDING = "Results change by rounding: compare the loss over some hundred steps."
-_IS_SCRIPT = re.compile(r"\b__name__\s*==")
-_REFUSES_AUTOCAST = re.compile(r"\bBCELoss\(|\bbinary_cross_entropy\(")
+_IS_SCRIPT = regex(r"\b__name__\s*==")
+_REFUSES_AUTOCAST = regex(r"\bBCELoss\(|\bbinary_cross_entropy\(")
 _ARRIVALS = ("*.to", "*.cuda", "*.view", "*.reshape", "*.size", "*.unsqueeze", "*.squeeze", "next")
 _TF32_CALL = "torch.set_float32_matmul_precision"
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.workload.workload import Part
 from tb_perfadvisor.suggest.code import (
     Code,
@@ -34,15 +35,15 @@ _WORKERS_PLACE = 5
 _PIN_PLACE = 7
 """The position of `pin_memory` among the arguments of a DataLoader."""
 _USES_OF_WORKERS = frozenset({"num_workers", "persistent_workers", "prefetch_factor"})
-_ONLY_OF_WORKERS = re.compile(r"persistent_workers|prefetch_factor|multiprocessing_context")
-_REPEATS = re.compile(
+_ONLY_OF_WORKERS = regex(r"persistent_workers|prefetch_factor|multiprocessing_context")
+_REPEATS = regex(
     r"IterableDataset|streaming=True|to_iterable_dataset|webdataset|WebDataset|IterDataPipe"
 )
-_RANDOM = re.compile(r"Random[A-Z]|\brandom\.|[Aa]ugment|ColorJitter|TrivialAugment|np\.random")
+_RANDOM = regex(r"Random[A-Z]|\brandom\.|[Aa]ugment|ColorJitter|TrivialAugment|np\.random")
 """What changes samples at random, in transforms of torchvision and in code."""
-_ON_DEVICE = re.compile(r"\.cuda\(|\.to\(|device=")
-_CHANGES_DATA = re.compile(r"\b(\w*data\w*|\w*set|ds)\.set_epoch\(", re.IGNORECASE)
-_DEVICE = re.compile(r"dev|cuda|gpu|rank", re.IGNORECASE)
+_ON_DEVICE = regex(r"\.cuda\(|\.to\(|device=")
+_CHANGES_DATA = regex(r"\b(\w*data\w*|\w*set|ds)\.set_epoch\(", re.IGNORECASE)
+_DEVICE = regex(r"dev|cuda|gpu|rank", re.IGNORECASE)
 _SPAWNED = (
     "Where Python spawns processes (Windows, macOS, Python 3.14), the loop must be called below "
     '`if __name__ == "__main__":`.'

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import libcst as cst
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.workload.workload import Part
 from tb_perfadvisor.suggest.code import (
     Code,
@@ -30,8 +30,8 @@ _DDP = (
     "torch.nn.parallel.DistributedDataParallel",
     "torch.nn.parallel.distributed.DistributedDataParallel",
 )
-_READS_GRADIENTS = re.compile(r"\.grad\b")
-_LOW_PRECISION = re.compile(r"autocast|bfloat16|float16|\.half\(|fp16|bf16")
+_READS_GRADIENTS = regex(r"\.grad\b")
+_LOW_PRECISION = regex(r"autocast|bfloat16|float16|\.half\(|fp16|bf16")
 _NAMES_OF_DDP = ("DistributedDataParallel", "DDP(")
 _USUAL_BUCKET_MB = 25
 """DistributedDataParallel's default."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 
 import libcst as cst
 
 from tb_perfadvisor.advice import Value
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.suggest.code import (
     Code,
     Edit,
@@ -21,8 +21,8 @@ from tb_perfadvisor.suggest.code import (
     with_argument,
 )
 
-_HUGGING_FACE = re.compile(r"^transformers\.(\w+\.)*\w*TrainingArguments$")
-_LIGHTNING = re.compile(r"^(pytorch_)?lightning\.(pytorch\.)?(\w+\.)*(Trainer|Fabric)$")
+_HUGGING_FACE = regex(r"^transformers\.(\w+\.)*\w*TrainingArguments$")
+_LIGHTNING = regex(r"^(pytorch_)?lightning\.(pytorch\.)?(\w+\.)*(Trainer|Fabric)$")
 
 
 def _trainer(code: Code, values: Values) -> Iterator[Edit]:

@@ -12,7 +12,6 @@ import datetime
 import errno
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.errors import NothingFoundError, PerfAdvisorError, StoreError, UsageError
 from tb_perfadvisor.extras import install_command
+from tb_perfadvisor.patterns import regex
 
 S3 = ("s3", "s3a")
 GCS = ("gs", "gcs")
@@ -48,7 +48,7 @@ _BROKEN_OFF = {
     *("ClientPayloadError", "ContentLengthError", "IncompleteReadError", "IncompleteRead"),
     *("ResponseStreamingError", "ChecksumError", "ConnectionResetError"),
 }
-_REGION = re.compile(r"expecting '([a-z0-9-]+)'")
+_REGION = regex(r"expecting '([a-z0-9-]+)'")
 
 _SIGN_IN = {
     **dict.fromkeys(

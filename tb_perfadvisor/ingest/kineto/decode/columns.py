@@ -33,6 +33,7 @@ from tb_perfadvisor.ingest.kineto.decode.event_roles import (
     role_of,
 )
 from tb_perfadvisor.ingest.kineto.decode.schema import Arguments, Event
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace.assembler import Interned
 from tb_perfadvisor.trace.names import is_generated
 
@@ -470,7 +471,7 @@ class KinetoCollector:
                 self._thread_names[pid, tid] = label
 
 
-_COUNTERS_OF = re.compile(r"GPU (\d{1,6}) Counters")
+_COUNTERS_OF = regex(r"GPU (\d{1,6}) Counters")
 """The process that Kineto states for the counters of a device."""
 _DEVICE_INTEGERS = (
     "external_id",

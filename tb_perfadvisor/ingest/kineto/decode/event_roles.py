@@ -11,6 +11,7 @@ import msgspec
 
 from tb_perfadvisor.ingest.json_trace.numbers import thread_key, to_nanoseconds
 from tb_perfadvisor.ingest.kineto.decode.schema import Event
+from tb_perfadvisor.patterns import regex
 
 
 class Role(IntEnum):
@@ -75,7 +76,7 @@ _IGNORED_CATEGORIES = frozenset(
         "xpu_sync",
     }
 )
-_RUNTIME_CATEGORY = re.compile(r"^[a-z0-9]+_(runtime|driver)$", re.IGNORECASE)
+_RUNTIME_CATEGORY = regex(r"^[a-z0-9]+_(runtime|driver)$", re.IGNORECASE)
 
 
 def role_of(category: str) -> Role:

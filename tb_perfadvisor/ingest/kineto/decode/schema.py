@@ -6,16 +6,16 @@ because a typed field would reject the whole chunk.
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from tb_perfadvisor.ingest.json_trace.document import ABSENT
+from tb_perfadvisor.patterns import regex
 
 # At least 2^43 (8 796 093 022 208) microseconds, with a fraction.
-_LONG_START = re.compile(rb'"ts"\s*:\s*"?(?:\d{14,}|9\d{12}|8[89]\d{11}|879\d{10})\.\d')
+_LONG_START = regex(rb'"ts"\s*:\s*"?(?:\d{14,}|9\d{12}|8[89]\d{11}|879\d{10})\.\d')
 
 _SPELLING = {
     "external_id": "External id",

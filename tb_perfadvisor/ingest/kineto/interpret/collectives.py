@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -15,6 +14,7 @@ from tb_perfadvisor.ingest.host_names import host_collective_operation
 from tb_perfadvisor.ingest.kernels.collective_names import collective_dtype, collective_operation
 from tb_perfadvisor.ingest.kineto.decode.columns import KinetoColumns
 from tb_perfadvisor.ingest.kineto.interpret.header import ProcessGroups
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Assembler, EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import unique_inverse
 from tb_perfadvisor.trace.tables import Int32
@@ -260,7 +260,7 @@ def _find(keys: Int64, wanted: Int64) -> Int64:
     return np.where((keys[index] == wanted) & (wanted >= 0), index, -1)
 
 
-_CALL: Final = re.compile(r"(?:nccl|rccl|ucc|xccl|oneccl|hccl|mccl):(\w+)$")
+_CALL: Final = regex(r"(?:nccl|rccl|ucc|xccl|oneccl|hccl|mccl):(\w+)$")
 _LEVELS: Final = 3
 """Levels above the runtime call in which to look for the annotation."""
 _OF_SHARDS: Final = ("all-gather", "gather")

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.host_names import range_kind
 from tb_perfadvisor.ingest.kernels.kernel_names import classify_kernels
 from tb_perfadvisor.ingest.kineto.decode.columns import KinetoColumns
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, unique_inverse
 from tb_perfadvisor.trace.nesting import enclosing_rows, start_order
 
-_COMPILE_FRAME = re.compile(
+_COMPILE_FRAME = regex(
     r"torch/_dynamo/convert_frame\.py\(\d+\): (?:_compile|compile_inner|_compile_inner)$"
     r"|torch/utils/cpp_extension\.py\(\d+\): (?:load|load_inline|_jit_compile)$"
     r"|triton/compiler/compiler\.py\(\d+\): compile$"
@@ -62,8 +63,8 @@ class CopyName(NamedTuple):
     pageable: int
 
 
-_ENDS = re.compile(r"\((?P<source>[^()]*?)(?<! ) *-> *(?! )(?P<target>[^()]*)\)")
-_SHORT = re.compile(r"([HDPA])[to2]+([HDPA])", re.IGNORECASE)
+_ENDS = regex(r"\((?P<source>[^()]*?)(?<! ) *-> *(?! )(?P<target>[^()]*)\)")
+_SHORT = regex(r"([HDPA])[to2]+([HDPA])", re.IGNORECASE)
 _DIRECTIONS = {
     "HD": CopyDirection.HOST_TO_DEVICE,
     "DH": CopyDirection.DEVICE_TO_HOST,

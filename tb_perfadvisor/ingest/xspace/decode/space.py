@@ -8,7 +8,6 @@ plane is in memory only while it is decoded.
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from typing import Final
 
@@ -39,6 +38,7 @@ from tb_perfadvisor.ingest.xspace.decode.stats import (
 )
 from tb_perfadvisor.ingest.xspace.decode.wire import RecordRun, find_records
 from tb_perfadvisor.note import Note
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace.integer_groups import distinct
 
 # Fields of XSpace.
@@ -190,12 +190,12 @@ def _reported(text: str) -> str:
 
 
 # Planes with threads, except for `_NOT_THREADS`.
-_THREADS: Final = re.compile(r"/host:\w+|/device:CPU\b")
+_THREADS: Final = regex(r"/host:\w+|/device:CPU\b")
 METADATA: Final = "/host:metadata"
 _NOT_THREADS: Final = frozenset({METADATA, "/host:perf_counters"})
 # Devices whose lines are known, and their lines with real work.
 _KNOWN_DEVICES: Final = ("/device:GPU:", "/device:TPU:")
-_REAL_WORK: Final = re.compile(r"Stream #|XLA Ops$")
+_REAL_WORK: Final = regex(r"Stream #|XLA Ops$")
 UNUSED_LINES: Final = frozenset(
     {
         *("TensorFlow Name Scope", "TensorFlow Ops", "Framework Name Scope", "Framework Ops"),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import CopyDirection
 
-_PAIR: Final = re.compile(r"\b(\w+):([^\s]+)")
+_PAIR: Final = regex(r"\b(\w+):([^\s]+)")
 
 # Limits of GPUs. Some tracers write uninitialized memory (registers 2191500840).
 _MAX_REGISTERS: Final = 1024
@@ -85,7 +85,7 @@ def parse_copy(text: str) -> CopyDetails:
     return CopyDetails(size if 0 < size < 2**62 else -1, direction, pageable)
 
 
-_SHAPE: Final = re.compile(r"\b(\w+)\[([\d,?]*)\]")
+_SHAPE: Final = regex(r"\b(\w+)\[([\d,?]*)\]")
 
 
 def parse_shapes(text: str) -> tuple[str, str]:
@@ -100,7 +100,7 @@ def parse_shapes(text: str) -> tuple[str, str]:
 
 
 _DIRECTION_NAMES: Final = tuple(
-    (re.compile(pattern), direction)
+    (regex(pattern), direction)
     for pattern, direction in (
         (r"(?i)h(?:ost)?to ?d|h2d|HostToDevice", CopyDirection.HOST_TO_DEVICE),
         (r"(?i)d(?:evice)?to ?h|d2h|DeviceToHost", CopyDirection.DEVICE_TO_HOST),

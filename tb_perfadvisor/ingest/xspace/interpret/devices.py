@@ -11,7 +11,6 @@ the other lines of the plane are shifted accordingly.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from typing import Final, Literal
 
@@ -23,12 +22,13 @@ from numpy.typing import NDArray
 from tb_perfadvisor.ingest.xspace.decode.events import Line
 from tb_perfadvisor.ingest.xspace.decode.space import UNUSED_LINES, Plane
 from tb_perfadvisor.ingest.xspace.decode.stats import Value
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Assembler, Device, EventKind, Framework, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-_PLANE: Final = re.compile(r"/device:(?!CPU\b)([^:]+)(?::(.*))?$")
-_NUMBERED: Final = re.compile(r"(\d{1,6})(?: (.*))?$")
+_PLANE: Final = regex(r"/device:(?!CPU\b)([^:]+)(?::(.*))?$")
+_NUMBERED: Final = regex(r"(\d{1,6})(?: (.*))?$")
 # If two types of devices have the same number, these keep it, because allocators refer to them.
 _FIRST_TYPES: Final = ("GPU", "TPU")
 
@@ -219,8 +219,8 @@ _PYTORCH: Final = (
     *("SyncTensorsGraph", "XLAGraphExecutor", "IrValueTensorToXlaTensor", "torch_xla"),
     *("StepMarker", "XrtComputationClient", "PjRtComputationClient"),
 )
-_JAX: Final = re.compile(r"PjitFunction\(|ExecuteReplicated\.|jit_\w+[:(]|\$pxla\.py|py_xla_")
-_TENSORFLOW: Final = re.compile(
+_JAX: Final = regex(r"PjitFunction\(|ExecuteReplicated\.|jit_\w+[:(]|\$pxla\.py|py_xla_")
+_TENSORFLOW: Final = regex(
     r"EagerExecute|ExecutorState::|TFE_Py_|tf\.|KernelAndDeviceFunc::|IteratorGetNext"
 )
 # Longer names are HLO texts, which do not tell the framework.
@@ -305,7 +305,7 @@ _DERIVED: Final = frozenset(
         *("XLA TraceMe", "Tensor Core", "Overlay", _COUNTERS),
     }
 )
-_TRAILING_NUMBER: Final = re.compile(r"(?:.*\D)?(\d{1,9})$")
+_TRAILING_NUMBER: Final = regex(r"(?:.*\D)?(\d{1,9})$")
 
 
 def add_derived_line(

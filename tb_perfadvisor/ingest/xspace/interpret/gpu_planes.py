@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
@@ -29,6 +28,7 @@ from tb_perfadvisor.ingest.xspace.interpret.detail_texts import (
 )
 from tb_perfadvisor.ingest.xspace.interpret.devices import add_derived_line, is_derived
 from tb_perfadvisor.ingest.xspace.interpret.tpu_planes import HloColumns, HloOperations
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Assembler, CopyDirection, EventKind, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, places_by_value
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -50,8 +50,8 @@ class KernelNames(Struct, frozen=True):
     """The direction of a copy."""
 
 
-_COPY: Final = re.compile(r"(?i)memcpy|__amd_rocclr_copy")
-_MEMSET: Final = re.compile(r"(?i)memset|__amd_rocclr_fill")
+_COPY: Final = regex(r"(?i)memcpy|__amd_rocclr_copy")
+_MEMSET: Final = regex(r"(?i)memset|__amd_rocclr_fill")
 
 
 def classify_names(names: list[str], ran: Int64) -> KernelNames:
@@ -86,7 +86,7 @@ def classify_names(names: list[str], ran: Int64) -> KernelNames:
     )
 
 
-_STREAM: Final = re.compile(r"Stream #(\d{1,18})")
+_STREAM: Final = regex(r"Stream #(\d{1,18})")
 
 
 class StreamNames(Struct, frozen=True):
@@ -324,9 +324,9 @@ def _parsed(
     return index, [*(parse(text) for text in texts), unknown]
 
 
-_EVENT: Final = re.compile(r"Memory(Allocation|Deallocation)$")
-_DEVICE_ALLOCATOR: Final = re.compile(r"(?:GPU|TPU|gpu|tpu)_(\d{1,9})_")
-_HOST_ALLOCATOR: Final = re.compile(r"(?i).*(host|cpu|mkl)")
+_EVENT: Final = regex(r"Memory(Allocation|Deallocation)$")
+_DEVICE_ALLOCATOR: Final = regex(r"(?:GPU|TPU|gpu|tpu)_(\d{1,9})_")
+_HOST_ALLOCATOR: Final = regex(r"(?i).*(host|cpu|mkl)")
 
 
 def add_memory(

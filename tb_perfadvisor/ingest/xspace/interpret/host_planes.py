@@ -17,7 +17,6 @@ the name of the same XLA operation.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Any, Final
 
@@ -30,15 +29,16 @@ from tb_perfadvisor.ingest.xspace.decode.space import Plane
 from tb_perfadvisor.ingest.xspace.interpret.detail_texts import parse_shapes
 from tb_perfadvisor.ingest.xspace.interpret.run_links import HostRuns
 from tb_perfadvisor.ingest.xspace.interpret.tpu_planes import HloOperations
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Assembler, EventKind, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import contains, last_before, minus, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-_CALL: Final = re.compile(r"Iterator::")
-_START: Final = re.compile(r"InstantiatedCapturedFunction::")
+_CALL: Final = regex(r"Iterator::")
+_START: Final = regex(r"InstantiatedCapturedFunction::")
 _EXECUTOR: Final = "ExecutorState::Process"
-_EXECUTION: Final = re.compile(rf"{_EXECUTOR}$|ExecutorDoneCallback$")
+_EXECUTION: Final = regex(rf"{_EXECUTOR}$|ExecutorDoneCallback$")
 _BYTES_PER_MB: Final = 1_000_000  # tensorflow/core/framework/dataset.cc: BuildTraceMeName
 _MAX_INT32: Final = 2**31 - 1
 
@@ -152,12 +152,12 @@ def _flag(threads: Events, stat: str) -> Int64:
 
 
 # Events of the tracer itself, and events that other tables contain.
-_DROPPED: Final = re.compile(
+_DROPPED: Final = regex(
     r"ThreadpoolListener::(Record|StartRegion|StopRegion)$|Memory(Allocation|Deallocation)$"
 )
 
 # Frames that fetch the next batch, as the Python tracer names them.
-_FETCHING_FRAME: Final = re.compile(
+_FETCHING_FRAME: Final = regex(
     r"\$(dataloader|data_loader|dataset_utils|iterator_ops|lazy_dataset|parallel_loader)\.py:\d+ "
     r"(__next__|next|get_next|_next_internal)$"
 )
@@ -165,16 +165,16 @@ _FETCHING_FRAME: Final = re.compile(
 # which another thread or process puts it. In a JAX program nothing else tells them from other code
 # between two steps.
 _DATA: Final = r"(mini_?)?batch|data|sample|example|input|token|sequence|image|pair|shard|epoch"
-_BATCH_MAKING_FRAME: Final = re.compile(
+_BATCH_MAKING_FRAME: Final = regex(
     r"^\$(builtins next$|queues?\.py:\d+ get$|[^:]*\.py:\d+ ("
     rf"_*(get|make|load|read|fetch|draw|sample|prepare|create|build|gen(erate)?|produce|next|random"
     rf"|preprocess|augment|collate|decode|tokenize|shuffle|stack|iter(ate)?|yield)_(\w+_)?({_DATA})"
     rf"(s|es)?(_\w+)?|\w*batch(es|_?(iter\w*|gen\w*|loader|stream))|\w*data_?(iter\w*|gen\w*|loader"
     r"|stream)|batch|augment(ed)?|collate(_fn)?|next_batch|__next__)$)"
 )
-_NEXT: Final = re.compile(r"\$builtins next$")
-_FRAME: Final = re.compile(r"\$")
-_WAITING_FRAME: Final = re.compile(r"\$\w+\.py:\d+ (block_until_ready|effects_barrier)$")
+_NEXT: Final = regex(r"\$builtins next$")
+_FRAME: Final = regex(r"\$")
+_WAITING_FRAME: Final = regex(r"\$\w+\.py:\d+ (block_until_ready|effects_barrier)$")
 
 # The first pattern that matches at the start of the name decides.
 _KINDS: Final = (
@@ -231,16 +231,16 @@ _KINDS: Final = (
     (r"aten::\w+$|autograd::engine::evaluate_function: ", EventKind.OPERATOR),
 )
 # A single pattern, whose last group tells which alternative matched.
-_KIND: Final = re.compile("|".join(f"(?P<k{i}>{pattern})" for i, (pattern, _) in enumerate(_KINDS)))
-_COLLECTIVE_OP: Final = re.compile(
+_KIND: Final = regex("|".join(f"(?P<k{i}>{pattern})" for i, (pattern, _) in enumerate(_KINDS)))
+_COLLECTIVE_OP: Final = regex(
     r"(all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all|collective-permute"
     r"|collective-broadcast)\b"
 )
 # Kinds by name that stats and threads override.
 _IS_TENTATIVE: Final = np.isin(np.arange(256), (EventKind.ANNOTATION, EventKind.OPERATOR))
-_JITTED_CALL: Final = re.compile(r"PjitFunction\(")
+_JITTED_CALL: Final = regex(r"PjitFunction\(")
 # Making a batch may convert and move arrays.
-_LIBRARY_CALL: Final = re.compile(
+_LIBRARY_CALL: Final = regex(
     r"PjitFunction\((convert_element_type|stage|concatenate|stack|asarray|astype|reshape|_multi_slice"
     r"|broadcast_in_dim|expand_dims|squeeze|_squeeze|true_divide|divide|multiply|subtract|add|take"
     r"|_take|gather|_where|pad|_pad|_uniform|_normal|_normal_real|_randint|_threefry_\w+)\)$"
@@ -251,8 +251,8 @@ _SHORTEST_FETCH_NS: Final = 10_000
 # where a library draws a list of images, such names mean something else.
 _MOST_WRAPPERS: Final = 3
 # Threads with a single purpose.
-_INPUT_THREAD: Final = re.compile(r"tf_data_")
-_COMPILE_THREAD: Final = re.compile(r"(?i).*(compil|codegen)")
+_INPUT_THREAD: Final = regex(r"tf_data_")
+_COMPILE_THREAD: Final = regex(r"(?i).*(compil|codegen)")
 
 
 class HostContext(Struct, frozen=True):
@@ -481,7 +481,7 @@ LIBRARY_CALL: Final = 14
 _API_LINE: Final = "Host Threads/"
 # Less than 1, because the caller's side of the first calls may not be recorded.
 _MIN_ENCLOSED_SHARE: Final = 0.9
-_RUN: Final = re.compile(
+_RUN: Final = regex(
     r"[\w:]*(::ExecuteThunks|::EnqueueExecution|::LinearizeHostBufferInto|CopyToDevice\w*)\b"
     r"|DevicePut|PjitFunction\("
 )

@@ -11,7 +11,6 @@ call that waits for it. Clocks that contradict this differ.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.xspace.decode.events import Events, Line, Lines
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.intervals import last_before
@@ -31,10 +31,10 @@ _BY_RUN: Final = 1 << 62
 _BY_CALL: Final = _BY_RUN + (1 << 61)
 _DEVICE_BITS: Final = 40
 
-_CALL: Final = re.compile(r"PjitFunction\((?P<function>.+)\)$")
-_MODULE: Final = re.compile(r"jit_(?P<function>.+?)(?:(?<!_)_*)?\(\d+\)$")
-_COMPLETE: Final = re.compile(r"CompleteCallbacks$")
-_NOT_IN_NAMES: Final = re.compile(r"[^\w.-]")
+_CALL: Final = regex(r"PjitFunction\((?P<function>.+)\)$")
+_MODULE: Final = regex(r"jit_(?P<function>.+?)(?:(?<!_)_*)?\(\d+\)$")
+_COMPLETE: Final = regex(r"CompleteCallbacks$")
+_NOT_IN_NAMES: Final = regex(r"[^\w.-]")
 
 _LEAST_SHIFT_NS: Final = 10_000
 """The clocks of TPUs and hosts are synchronized to within microseconds."""

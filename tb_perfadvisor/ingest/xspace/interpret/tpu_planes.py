@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from tb_perfadvisor.ingest.xspace.interpret.hlo.fused_operations import (
 from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import Operation, parse_operation
 from tb_perfadvisor.ingest.xspace.interpret.hlo.programs import ITEMS_OF_OPERATION, Programs
 from tb_perfadvisor.ingest.xspace.interpret.run_links import HostRuns
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Assembler, EventKind, KernelFamily, Precision, TrackKind
 from tb_perfadvisor.trace.columns import IdIndex
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows
@@ -41,7 +41,7 @@ _MAX_INSPECTED: Final = 500
 
 # No operation on single elements computes as many FLOP for each byte.
 _PRODUCT_INTENSITY: Final = 32
-_LAST_OPERAND: Final = re.compile(r"%([\w.\-]+)\)(?:,|$)")
+_LAST_OPERAND: Final = regex(r"%([\w.\-]+)\)(?:,|$)")
 
 
 class _Facts(Struct, frozen=True):
@@ -260,7 +260,7 @@ def _amount(value: Value | None) -> float:
     return float(value) if isinstance(value, (int, float)) and 0 <= value < 2**63 else np.nan
 
 
-_PROGRAM: Final = re.compile(r".*\((\d{1,20})\)$")
+_PROGRAM: Final = regex(r".*\((\d{1,20})\)$")
 
 
 def add_tpu_plane(

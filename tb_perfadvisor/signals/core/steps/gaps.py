@@ -7,11 +7,10 @@ forward pass. In Keras and JAX, it is the time outside the step events.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
@@ -28,7 +27,7 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 # The last work of a training step. Sources: the names that torch/optim/optimizer.py records, and
 # those that autograd's engine records for the nodes that it evaluates.
-_CLOSING_WORK = re.compile(
+_CLOSING_WORK = regex(
     r"^Optimizer\.(step|zero_grad)#|^autograd::engine::evaluate_function|Backward\d*$"
     r"|AccumulateGrad"
 )

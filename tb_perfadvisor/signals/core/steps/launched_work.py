@@ -26,12 +26,11 @@ The threads on which XLA's CPU client runs programs count as a device.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.signals.core.steps.marker_rows import Markers
 from tb_perfadvisor.trace import EventKind, Trace
@@ -40,13 +39,13 @@ from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
 
-_CALL = re.compile(r"^PjitFunction\((?P<function>.+)\)$")
-_PROGRAM_ID = re.compile(r"\(\d+\)$")
+_CALL = regex(r"^PjitFunction\((?P<function>.+)\)$")
+_PROGRAM_ID = regex(r"\(\d+\)$")
 DERIVATIVE = "transpose(jvp("
 """In the path of an operation that JAX's reverse mode made."""
 _FEWEST_INSIDE = 10
 """Calls of a function in each step that make a loop; a few may be parts of a step."""
-_NOT_IN_PROGRAM_NAMES = re.compile(r"[^\w.-]")
+_NOT_IN_PROGRAM_NAMES = regex(r"[^\w.-]")
 
 LIBRARY = frozenset(
     {

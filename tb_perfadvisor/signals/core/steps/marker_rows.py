@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from tb_perfadvisor.trace import EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.patterns import regex
+from tb_perfadvisor.trace import Trace, TrackKind
+from tb_perfadvisor.trace.integer_groups import distinct
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MIN_REPEATS = 3
@@ -22,7 +21,7 @@ _PAUSE = 1.5
 """Loops whose markers follow each other without a longer distance than this many usual ones are one
 loop over several epochs, or over parts of a batch."""
 # Begins where a run of such characters does, so that none is looked at twice.
-_NUMBER_AT_END = re.compile(r"(?:(?<![#\s(_])[#\s(_]+|(?<![#\s(_\d]))\d+\)?$")
+_NUMBER_AT_END = regex(r"(?:(?<![#\s(_])[#\s(_]+|(?<![#\s(_\d]))\d+\)?$")
 
 
 class Markers(Struct, frozen=True):
@@ -158,14 +157,6 @@ def not_overlapping(trace: Trace, rows: Int32) -> NDArray[np.bool_]:
     end = trace.events.end_ns[rows]
     reach = np.concatenate(([-1], np.maximum.accumulate(end)[:-1]))
     return np.asarray(trace.events.start_ns[rows] >= reach)
-
-
-def rows_named(trace: Trace, pattern: re.Pattern[str], *kinds: EventKind) -> Int32:
-    """Rows of some kinds whose name matches a pattern, which is applied once per distinct name."""
-    rows = trace.rows(*kinds)
-    names = trace.events.name[rows]
-    matching = [name for name in distinct(names).tolist() if pattern.search(trace.strings[name])]
-    return rows[is_in(names, matching)]
 
 
 def without_number(name: str) -> str:

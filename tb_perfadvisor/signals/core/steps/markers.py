@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from msgspec.structs import replace
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.signals.core.steps.launched_work import (
     CpuRuns,
@@ -33,7 +34,6 @@ from tb_perfadvisor.signals.core.steps.marker_rows import (
     markers_from_rows,
     not_overlapping,
     rows_by_name,
-    rows_named,
     without_number,
 )
 from tb_perfadvisor.signals.core.steps.periods import (
@@ -52,11 +52,12 @@ from tb_perfadvisor.trace.integer_groups import (
     unique_inverse,
 )
 from tb_perfadvisor.trace.intervals import clip, last_before, total_ns
+from tb_perfadvisor.trace.names import rows_named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 # A name with two leading underscores is a function: a compiled graph.
 _FUNCTION_CALL = "EagerExecute: __"
-_FUNCTION_RUN = re.compile(r"^FunctionRun$")
+_FUNCTION_RUN = regex(r"^FunctionRun$")
 _ALIKE = 0.5
 """Runs of one function differ less in duration: a shorter run is of another one."""
 _SHORT = 0.01
@@ -218,22 +219,22 @@ def _ends_of_runs(markers: Markers, runs: CpuRuns) -> Int64:
 
 
 # An annotation is a step only if its name says so: layers and phases repeat as well.
-_WHOLE_STEP = re.compile(
+_WHOLE_STEP = regex(
     r"\bexecute_model\b|run_training_batch$|^train(?:ing)?[ _]step\b", re.IGNORECASE
 )
-_STEP_AT_END = re.compile(
+_STEP_AT_END = regex(
     r"(?:step|batch|iter|iteration)s?[_ #:=(\[-]*(?:\d+(?:/\d+)?[\])# ]*)?$", re.IGNORECASE
 )
 # What follows `eval` and `val` is taken as a whole: the reference to it gives nothing back, so that
 # no name is split in all possible ways.
-_BEFORE_STEP = re.compile(
+_BEFORE_STEP = regex(
     r"(?:run|process|train|training|test|predict|inference|global|model|mini|epoch"
     r"|(?:eval|val)(?=(\w*))\1|[\d\[(# _.:,/-])*",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"\d{1,9}")
-_NOT_A_STEP = re.compile(r"^(Optimizer\.|nccl:|gloo:|enumerate\(|autograd::|aten::)")
-_EVALUATES = re.compile(r"(?:^|[^a-z])(?:eval|val|test)", re.IGNORECASE)
+_NUMBER = regex(r"\d{1,9}")
+_NOT_A_STEP = regex(r"^(Optimizer\.|nccl:|gloo:|enumerate\(|autograd::|aten::)")
+_EVALUATES = regex(r"(?:^|[^a-z])(?:eval|val|test)", re.IGNORECASE)
 _KERAS = "Profiled batch"
 """The marker of Keras's TensorBoard callback (keras/src/callbacks/tensorboard.py)."""
 

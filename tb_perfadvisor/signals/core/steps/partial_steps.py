@@ -12,20 +12,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.signals.core.steps.launched_work import is_jitted_call, owner_by_time
-from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers, rows_named
+from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers
 from tb_perfadvisor.signals.core.steps.windows import Windows
 from tb_perfadvisor.soundness.lost import is_captured
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, last_before, overlap_ns, union
+from tb_perfadvisor.trace.names import rows_named
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import format_duration, format_share
 
-LOADS_CODE = re.compile(r"^(cu|hip|cuda)(Module|Library)(Load|GetFunction)", re.IGNORECASE)
+LOADS_CODE = regex(r"^(cu|hip|cuda)(Module|Library)(Load|GetFunction)", re.IGNORECASE)
 """Calls that load device code, which happens when a kernel is used for the first time."""
-_CAPTURES = re.compile(r"StreamBeginCapture|GraphInstantiate")
+_CAPTURES = regex(r"StreamBeginCapture|GraphInstantiate")
 LOST_EVENTS = "partial: its device events were not recorded"
 BETWEEN_LOST = "partial: the device events of steps beside it were not recorded"
 OTHER_LOOP = "it belongs to another loop of the same recording"

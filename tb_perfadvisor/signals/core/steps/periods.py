@@ -10,7 +10,6 @@ the order of its launches: it may take longer, and streams may run it in another
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from typing import Any
 
@@ -19,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.signals.core.host_activity import busiest_host_track
 from tb_perfadvisor.signals.core.placement import has_ancestor
@@ -28,7 +28,6 @@ from tb_perfadvisor.signals.core.steps.marker_rows import (
     MIN_REPEATS,
     Markers,
     not_overlapping,
-    rows_named,
     without_number,
 )
 from tb_perfadvisor.soundness.ranges import BACKWARD, UPDATES
@@ -41,7 +40,7 @@ from tb_perfadvisor.trace.integer_groups import (
     unique_inverse,
 )
 from tb_perfadvisor.trace.intervals import last_before
-from tb_perfadvisor.trace.names import short_name
+from tb_perfadvisor.trace.names import rows_named, short_name
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -207,7 +206,7 @@ _WITH_HOST = (CopyDirection.HOST_TO_DEVICE, CopyDirection.DEVICE_TO_HOST)
 
 # A part of a model by its path (`FSDP::pre_forward (blocks.3.attention)`), or as PyTorch's profiler
 # numbers the modules of a class (`nn.Module: Block_3`).
-_NUMBERED_PART = re.compile(r"(?:\w\.|^nn\.Module: \w+_)(\d{1,6})(?=[.)\s]|$)")
+_NUMBERED_PART = regex(r"(?:\w\.|^nn\.Module: \w+_)(\d{1,6})(?=[.)\s]|$)")
 
 
 class _Work(Struct, frozen=True):

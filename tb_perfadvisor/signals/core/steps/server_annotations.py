@@ -17,6 +17,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.steps.marker_rows import not_overlapping
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import unique_inverse
@@ -24,25 +25,25 @@ from tb_perfadvisor.trace.tables import Int32, Int64, UInt8
 
 _N = r"\d{1,12}"
 """A count. Sums of longer ones, which no batch has, would overflow."""
-_VLLM = re.compile(
+_VLLM = regex(
     rf"^execute_context_(?P<prefills>{_N})\((?P<prefill_tokens>{_N})\)"
     rf"_generation_(?P<decodes>{_N})\((?P<decode_tokens>{_N})\)$"
 )
-_DETAILED = re.compile(
+_DETAILED = regex(
     rf"^execute_{_N}_context_(?P<prefills>{_N})\(sq(?P<prefill_tokens>{_N})sk\d+sqsq\d+sqsk\d+\)"
     rf"_generation_(?P<decodes>{_N})"
     rf"\(sq(?P<decode_tokens>{_N})sk(?P<cached>{_N})sqsq\d+sqsk\d+\)$"
 )
-_TENSORRT_LLM = re.compile(
+_TENSORRT_LLM = regex(
     rf"^\[Executor\] _forward_step(?: \d+)?: (?P<prefills>{_N}) ctx reqs"
     rf"(?:, (?P<prefill_tokens>{_N}) ctx tokens)?, (?P<decodes>{_N}) gen reqs$"
 )
-_SGLANG = re.compile(rf"^step\[(?P<mode>[A-Z_]+) bs=(?P<requests>{_N})(?P<rest>(?: \w+=\d+)*)\]$")
-_ATOM = re.compile(
+_SGLANG = regex(rf"^step\[(?P<mode>[A-Z_]+) bs=(?P<requests>{_N})(?P<rest>(?: \w+=\d+)*)\]$")
+_ATOM = regex(
     rf"^(?P<mode>prefill|decode)\[bs=(?P<requests>{_N})(?:/(?P<captured>{_N}))?"
     rf" tok=(?P<tokens>{_N})(?P<rest>.*)\]$"
 )
-_VALUE = re.compile(rf"\b(\w+)=({_N})\b")
+_VALUE = regex(rf"\b(\w+)=({_N})\b")
 _PREFIXES = ("execute_", "[Executor] _forward_step", "step[", "prefill[bs=", "decode[bs=")
 
 

@@ -27,7 +27,7 @@ from tb_perfadvisor.signals.core.steps.launched_work import (
     launched_work,
     owner_by_time,
 )
-from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers, rows_named
+from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers
 from tb_perfadvisor.signals.core.steps.markers import find_markers
 from tb_perfadvisor.signals.core.steps.partial_steps import (
     EARLIER_WORK,
@@ -52,6 +52,7 @@ from tb_perfadvisor.signals.core.steps.windows import (
 from tb_perfadvisor.soundness.ranges import BACKWARD, UPDATE
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import row_mask
+from tb_perfadvisor.trace.names import rows_named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _FEWEST = 2

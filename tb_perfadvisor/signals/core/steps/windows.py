@@ -13,13 +13,13 @@ batch: that is a part of the first iteration.
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.device import DeviceTimeline
 from tb_perfadvisor.signals.core.host_work import host_work
 from tb_perfadvisor.signals.core.idle_gaps import device_gaps
@@ -215,7 +215,7 @@ def _begins_with_dispatch(windows: Windows, used: slice) -> bool:
 
 
 # torch/utils/data/dataloader.py: the loader with worker processes.
-_PROCESSES = re.compile("_MultiProcessingDataLoaderIter")
+_PROCESSES = regex("_MultiProcessingDataLoaderIter")
 _ALIKE = 1 / 3
 """A later fetch that takes this share of the first one shows that loading is slow each time."""
 

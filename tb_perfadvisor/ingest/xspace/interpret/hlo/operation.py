@@ -15,27 +15,25 @@ TPU profiles contain the output of `HloInstruction::ToString`:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction, parse_shapes
 
-_LIST: Final = re.compile(r"replica_groups=\{\{([\d,]*)\}")
-_IOTA: Final = re.compile(
+_LIST: Final = regex(r"replica_groups=\{\{([\d,]*)\}")
+_IOTA: Final = regex(
     r"replica_groups=\[(\d{1,18}),(\d{1,18})\]<=\[([\d,]{1,200})\](?:T\(([\d,]{1,200})\))?"
 )
-_MESH: Final = re.compile(r"replica_groups=mesh\[([^\[\]]*)\][^{]{0,200}\{([^{}]*)\}")
-_MESH_AXIS: Final = re.compile(r"(?<![^,'=])'?([^,'=]+)'?=(\d{1,9})")
-_GROUPS: Final = re.compile(
-    r"replica_groups=(\{\{[\d,{}]*\}\}|\[[\d,]*\]<=\[[\d,]*\](?:T\([\d,]*\))?)"
-)
+_MESH: Final = regex(r"replica_groups=mesh\[([^\[\]]*)\][^{]{0,200}\{([^{}]*)\}")
+_MESH_AXIS: Final = regex(r"(?<![^,'=])'?([^,'=]+)'?=(\d{1,9})")
+_GROUPS: Final = regex(r"replica_groups=(\{\{[\d,{}]*\}\}|\[[\d,]*\]<=\[[\d,]*\](?:T\([\d,]*\))?)")
 _MOST_CHARACTERS: Final = 80
-_GROUP_AXIS: Final = re.compile(r"'?([^,':]+)'?(?::\(\d{1,9}\)(\d{1,9}))?")
+_GROUP_AXIS: Final = regex(r"'?([^,':]+)'?(?::\(\d{1,9}\)(\d{1,9}))?")
 
 
 def group_axes(text: str) -> tuple[int, ...]:
@@ -90,8 +88,8 @@ def _last_axes(size: int, dims: str, order: str | None) -> tuple[int, ...]:
     return tuple(axes) if axes and prod(axes) == size else (size,)
 
 
-_DIMENSION_LABELS: Final = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
-_COLLECTIVE: Final = re.compile(
+_DIMENSION_LABELS: Final = regex(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_COLLECTIVE: Final = regex(
     r"%?((?:ragged-)?all-to-all|all-reduce-scatter|all-reduce|all-gather|reduce-scatter"
     r"|collective-permute|collective-broadcast|async-collective)(?![a-z])"
 )
@@ -100,9 +98,9 @@ _WRAPPERS: Final = frozenset(
     {"", "fusion", "custom-call", "async-start", "async-update", "async-done"}
 )
 # Library calls for matrix products and convolutions (`__cublas$gemm`).
-_CONTRACTING_TARGET: Final = re.compile(r'custom_call_target="[^"]*(gemm|matmul|[cC]onv)')
+_CONTRACTING_TARGET: Final = regex(r'custom_call_target="[^"]*(gemm|matmul|[cC]onv)')
 _COPIES: Final = ("copy", "copy-start", "copy-done")
-_SLICES: Final = re.compile(r"(?:dynamic-(?:update-)?)?slice(?:-start|-done)?")
+_SLICES: Final = regex(r"(?:dynamic-(?:update-)?)?slice(?:-start|-done)?")
 _Shapes: TypeAlias = Sequence[Shape]
 _PRECISION: Final = {
     4: Precision.BITS_8,
@@ -235,7 +233,7 @@ def _kind(label: str, opcode: str, name: str, collective: str, text: str) -> Eve
 
 # The first pattern that matches the start of the category, opcode or name of a fusion.
 _FAMILIES: Final = tuple(
-    (re.compile(pattern), family)
+    (regex(pattern), family)
     for pattern, family in (
         (
             r"loop fusion|non-fusion elementwise|broadcast|iota|convert|select",
@@ -251,12 +249,12 @@ _FAMILIES: Final = tuple(
     )
 )
 _FUSED: Final = (
-    (re.compile(r"reduce(?!-precision)"), KernelFamily.REDUCTION),
-    (re.compile(r"transpose|concatenate"), KernelFamily.LAYOUT),
+    (regex(r"reduce(?!-precision)"), KernelFamily.REDUCTION),
+    (regex(r"transpose|concatenate"), KernelFamily.LAYOUT),
 )
-_ATTENTION: Final = re.compile(r"(?i)flash|splash|attention|attn|fmha")
-_MATMUL_PATH: Final = re.compile(r"(?i)dot_general|einsum|matmul|/dot\b|_dot")
-_CONVOLUTION_PATH: Final = re.compile(r"(?i)conv_general|conv[123]d|convolution$|/conv")
+_ATTENTION: Final = regex(r"(?i)flash|splash|attention|attn|fmha")
+_MATMUL_PATH: Final = regex(r"(?i)dot_general|einsum|matmul|/dot\b|_dot")
+_CONVOLUTION_PATH: Final = regex(r"(?i)conv_general|conv[123]d|convolution$|/conv")
 
 
 def _family(label: str, opcode: str, name: str, path: str, text: str) -> KernelFamily:

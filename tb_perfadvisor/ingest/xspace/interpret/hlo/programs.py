@@ -10,7 +10,6 @@ Both are in the program (`HloProto`, in `/host:metadata`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from math import nan, prod
 from typing import Any, Final
@@ -36,6 +35,7 @@ from tb_perfadvisor.ingest.xspace.interpret.hlo.operation import (
     shape_text,
     source_line,
 )
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace.columns import TableLookup
 from tb_perfadvisor.trace.hlo_text import Shape, parse_shapes
 from tb_perfadvisor.trace.program import Loop, Program, ProgramMemory
@@ -59,7 +59,7 @@ _PRODUCTS: Final = (b"dot", b"convolution")
 _MOST_DEVICES: Final = 1 << 20
 _REPLICATED: Final = 0
 _TILED: Final = 3
-_KNOWN_TRIPS: Final = re.compile(rb'"known_trip_count":\{"n":"(\d{1,9})"')
+_KNOWN_TRIPS: Final = regex(rb'"known_trip_count":\{"n":"(\d{1,9})"')
 
 
 class _Key(Struct, frozen=True):
