@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -25,25 +26,10 @@ def to_integers(values: Sequence[Any], missing: int = -1) -> NDArray[np.int64]:
     Null and values that are not numbers become `missing`. Unsigned 64-bit numbers beyond the signed
     range, such as addresses, wrap. The result has shape (n,).
     """
-    kinds = set(map(type, values))
-    if kinds <= {int}:
-        try:
-            return np.array(values, dtype=np.int64)
-        except OverflowError:
-            pass
-    elif kinds == {type(None)}:
-        return np.full(len(values), missing, dtype=np.int64)
-    elif kinds <= {int, type(None)}:
-        try:
-            return np.array([missing if v is None else v for v in values], dtype=np.int64)
-        except OverflowError:
-            pass
-    elif kinds <= {str, type(None)}:
-        try:
-            return np.array([missing if v is None else int(v) for v in values], dtype=np.int64)
-        except (ValueError, OverflowError):
-            pass
-    return np.array([_to_integer(value, missing) for value in values], dtype=np.int64)
+    try:
+        return np.array(array("q", values))  # which takes integers only
+    except (TypeError, OverflowError):
+        return np.array([_to_integer(value, missing) for value in values], dtype=np.int64)
 
 
 def to_floats(values: Sequence[Any]) -> NDArray[np.float64]:

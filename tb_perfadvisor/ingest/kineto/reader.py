@@ -121,9 +121,8 @@ def _collect(
         from tb_perfadvisor.ingest.kineto.decode.slices import SlicedEvents
 
         yield from SlicedEvents(document, event, collector, slicing).collect()
-    for events in document.chunks():
-        collector.add(events)
-        yield len(events)
+    while not document.is_at_end:
+        yield collector.add(document.next_slice())
 
 
 def _check_count(count: int, most: int, source: Source) -> None:

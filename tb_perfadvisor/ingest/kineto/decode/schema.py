@@ -57,51 +57,51 @@ class Arguments(msgspec.Struct, gc=False, rename=_SPELLING):
     name: Any = None
     """The name of the process or thread, in metadata events; of device work in CUDA graphs, what
     `mark_kernels` called it when the graph was captured."""
-    external_id: Any = None
-    correlation: Any = None
-    device: Any = None
-    stream: Any = None
+    external_id: Any = -1
+    correlation: Any = -1
+    device: Any = -1
+    stream: Any = -1
     # Operators.
     input_dims: msgspec.Raw = ABSENT
     old_input_dims: msgspec.Raw = ABSENT
     input_type: msgspec.Raw = ABSENT
     input_values: msgspec.Raw = ABSENT
-    sequence: Any = None
-    forward_thread: Any = None
+    sequence: Any = -1
+    forward_thread: Any = -1
     module_hierarchy: Any = None
     call_stack: Any = None
     # Frames of Python.
-    python_id: Any = None
-    python_parent: Any = None
+    python_id: Any = -1
+    python_parent: Any = -1
     # Calls of the runtime.
     kernel: Any = None
     # Kernels and copies.
     grid: msgspec.Raw = ABSENT
     block: msgspec.Raw = ABSENT
-    registers: Any = None
-    shared_memory: Any = None
+    registers: Any = -1
+    shared_memory: Any = -1
     occupancy: Any = None
     warps_per_multiprocessor: Any = None
     bytes: Any = None
     size: Any = None
     direction: Any = None
     # Memory.
-    address: Any = None
-    change: Any = None
-    device_type: Any = None
-    device_id: Any = None
-    allocated: Any = None
-    reserved: Any = None
+    address: Any = -1
+    change: Any = 0
+    device_type: Any = -1
+    device_id: Any = -1
+    allocated: Any = -1
+    reserved: Any = -1
     # Collectives.
     collective: Any = None
-    in_elements: Any = None
-    out_elements: Any = None
-    group_size: Any = None
+    in_elements: Any = -1
+    out_elements: Any = -1
+    group_size: Any = -1
     dtype: Any = None
     group: Any = None
     description: Any = None
     ranks: Any = None
-    collective_sequence: Any = None
+    collective_sequence: Any = -1
     # Samples of hardware counters, whose values have an empty name.
     counter: Any = None
 

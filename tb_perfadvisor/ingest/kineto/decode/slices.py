@@ -79,10 +79,11 @@ def _decoded(text: bytes, ends: Sequence[int], event: type[Event]) -> DecodedPie
             events = decoder.decode(b"".join((b"[", piece, b"]")))
         except UNREADABLE:
             break
-        collector.add(events)
+        count = collector.add(events)
+        del events
         if not collector.is_portion:
             return DecodedPiece((), KinetoCollector(strings.__getitem__).portion([]), ())
-        slices.append(DecodedSlice(len(events), len(piece), json_items(piece)))
+        slices.append(DecodedSlice(count, len(piece), json_items(piece)))
     return DecodedPiece(tuple(slices), collector.portion(list(strings)), ())
 
 
@@ -157,9 +158,7 @@ class SlicedEvents:
             self._free = [Path(made, str(number)) for number in range(pieces)]
             for _ in range(_MOST_DECODED_HERE):
                 yield from self._collect_pieces()
-                events = self._document.next_slice()
-                self._collector.add(events)
-                yield len(events)
+                yield self._collector.add(self._document.next_slice())
                 if self._is_alone or self._document.is_at_end:
                     return
 
