@@ -22,7 +22,7 @@ many tensors it reads and writes, and they share its time. Matrix products then 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import log
 from typing import Final
@@ -83,12 +83,20 @@ class FusedTraffic(Struct, frozen=True):
 class _Tensor:
     """A tensor in memory, or a result inside a kernel."""
 
-    __slots__ = ("extent", "is_copy", "is_read", "kernel")
+    __slots__ = ("extent", "is_copy", "is_read", "kernel", "key")
 
     def __init__(
-        self, extent: Extent, kernel: _Kernel | None, *, is_read: bool, is_copy: bool = False
+        self,
+        extent: Extent,
+        key: tuple[int, int],
+        kernel: _Kernel | None,
+        *,
+        is_read: bool,
+        is_copy: bool = False,
     ) -> None:
         self.extent = extent
+        self.key = key
+        """Of its size; see `_Fusion`."""
         self.is_copy = is_copy
         self.kernel = kernel
         """The kernel that computes it; None if it is in memory."""
@@ -195,7 +203,9 @@ class _Fusion:
             kernel.move(again)
             kernel.launches += 1
         for extent in operands.writes:
-            result = _Tensor(extent, kernel, is_read=False, is_copy=operands.copies)
+            result = _Tensor(
+                extent, self._key(extent), kernel, is_read=False, is_copy=operands.copies
+            )
             kernel.tensors.append(result)
             self._item_bytes = extent.item_bytes or self._item_bytes
         if operands.complete or kernel.operators >= _LARGEST_KERNEL:
@@ -218,7 +228,7 @@ class _Fusion:
                 self._pop(self._unread, extent)
         self._passed.update(map(self._key, operands.reads))
         for extent in operands.writes:
-            self._put(self._unread, _Tensor(extent, None, is_read=False))
+            self._put(self._unread, _Tensor(extent, self._key(extent), None, is_read=False))
 
     def close_all(self) -> None:
         """Complete all kernels: what follows may read anything that was not read yet."""
@@ -273,7 +283,7 @@ class _Fusion:
         hidden = self._pop(self._hidden, extent)
         if hidden is not None and hidden.kernel is not None:
             hidden.kernel.root().move(hidden.extent.size_bytes)
-        self._add_input(kernel, _Tensor(extent, None, is_read=True), taken)
+        self._add_input(kernel, _Tensor(extent, self._key(extent), None, is_read=True), taken)
 
     @staticmethod
     def _add_input(kernel: _Kernel, tensor: _Tensor, taken: list[_Tensor]) -> None:
@@ -294,8 +304,8 @@ class _Fusion:
                 self._put(self._hidden, tensor)
             else:
                 kernel.move(tensor.extent.size_bytes)
-                self._put(self._unread, _Tensor(tensor.extent, None, is_read=False))
-                self._passed.discard(self._key(tensor.extent))
+                self._put(self._unread, _Tensor(tensor.extent, tensor.key, None, is_read=False))
+                self._passed.discard(tensor.key)
         kernel.tensors = []
 
     # --- tensors by size ---------------------------------------------------------------------
@@ -306,31 +316,29 @@ class _Fusion:
         """The latest tensor of this size in an open kernel, best one that nothing has read."""
         keys = self._keys(extent)
         read = None
-        for tensor in self._tensors():
-            if self._key(tensor.extent) not in keys or tensor in taken:
-                continue
-            if copies and (tensor.is_copy or tensor.is_read):
-                continue
-            if not tensor.is_read:
-                return tensor
-            read = read or tensor
+        for kernel in reversed(self._open):
+            for tensor in reversed(kernel.tensors):
+                if tensor.key not in keys or tensor in taken:
+                    continue
+                if copies and (tensor.is_copy or tensor.is_read):
+                    continue
+                if not tensor.is_read:
+                    return tensor
+                read = read or tensor
         return read
 
     def _find_whole(self, extent: Extent) -> _Tensor | None:
         """The latest tensor in an open kernel that this may be a slice of."""
-        for tensor in self._tensors():
-            elements, item_bytes = tensor.extent
-            parts, rest = divmod(elements, max(extent.elements, 1))
-            if not rest and 1 < parts <= _MOST_SLICES and item_bytes == extent.item_bytes:
-                return tensor
+        part = max(extent.elements, 1)
+        wholes = {(part * parts, extent.item_bytes) for parts in range(2, _MOST_SLICES + 1)}
+        for kernel in reversed(self._open):
+            for tensor in reversed(kernel.tensors):
+                if tensor.extent in wholes:
+                    return tensor
         return None
 
-    def _tensors(self) -> Iterator[_Tensor]:
-        for kernel in reversed(self._open):
-            yield from reversed(kernel.tensors)
-
     def _put(self, tensors: dict[tuple[int, int], list[_Tensor]], tensor: _Tensor) -> None:
-        tensors.setdefault(self._key(tensor.extent), []).append(tensor)
+        tensors.setdefault(tensor.key, []).append(tensor)
 
     def _pop(self, tensors: dict[tuple[int, int], list[_Tensor]], extent: Extent) -> _Tensor | None:
         for key in self._keys(extent):
@@ -341,7 +349,7 @@ class _Fusion:
 
     def _key(self, extent: Extent) -> tuple[int, int]:
         if self._estimated:
-            return round(log(max(extent.size_bytes, 1)) / log(_SAME_SIZE)), 1
+            return _rounded(extent.size_bytes), 1
         return extent
 
     def _keys(self, extent: Extent) -> tuple[tuple[int, int], ...]:
@@ -350,6 +358,12 @@ class _Fusion:
         if self._estimated:
             return key, (size - 1, item_bytes), (size + 1, item_bytes)
         return (key,)
+
+
+@lru_cache(maxsize=4096)
+def _rounded(size_bytes: int) -> int:
+    """The logarithm of a size, equal for sizes that are about equal."""
+    return round(log(max(size_bytes, 1)) / log(_SAME_SIZE))
 
 
 _MEMORY_BOUND: Final = (
