@@ -447,9 +447,8 @@ def _by_names(trace: Trace) -> Facts:
         for sign in SIGNS:
             if sign.kinds != kinds or sign.part in facts:
                 continue
-            search = sign.pattern.search
             for text, times in zip(texts, count[names].tolist(), strict=True):
-                if search(text):
+                if sign.pattern.search(text):
                     facts[sign.part] = _seen(text, times)
                     break
     return facts
