@@ -221,12 +221,6 @@ BOMBS = (
     Bomb("memory-snapshot", "empty dictionaries", "memory.pickle", _filled(_PICKLE, b"}a", b"u.")),
     Bomb("memory-snapshot", "tuples", "memory.pickle", _filled(_PICKLE, b"K\x01\x85a", b"u.")),
     Bomb(
-        "memory-snapshot",
-        "empty events as JSON",
-        "memory.json",
-        _filled(b'{"segments":[],"device_traces":[[', b"{},", b"{}]]}"),
-    ),
-    Bomb(
         EVENT_FILES,
         "tags of one value",
         "events.out.tfevents.1700000000.host",

@@ -6,7 +6,6 @@ They are written step by step: each call is an entry of the history, a microseco
 from __future__ import annotations
 
 import io
-import json
 import pickle
 from typing import Any
 
@@ -139,10 +138,6 @@ class Snapshot:
     def pickled(self, protocol: int = 4) -> bytes:
         """The file."""
         return pickle.dumps(self.content(), protocol)
-
-    def as_json(self) -> bytes:
-        """The same content as JSON."""
-        return json.dumps(self.content()).encode()
 
     def trace(self) -> Trace:
         """What is read from the file."""

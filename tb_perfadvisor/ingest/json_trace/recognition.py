@@ -159,6 +159,11 @@ _JSON_MARKS = (
         "Export one with export_chrome_trace.",
     ),
     (
+        regex(rb'"device_traces"\s*:\s*\[|"segment_type"\s*:'),
+        "this is a memory snapshot of PyTorch as JSON.",
+        "Write a pickle with torch.cuda.memory._dump_snapshot.",
+    ),
+    (
         regex(rb'"NEGOTIATE_|"CYCLE_START"'),
         "this is a Horovod timeline, which has no device events.",
         _RECORD,

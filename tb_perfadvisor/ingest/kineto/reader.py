@@ -20,7 +20,7 @@ from tb_perfadvisor.ingest.json_trace.recognition import (
     foreign_error,
     foreign_events_error,
 )
-from tb_perfadvisor.ingest.kernels.collective_names import is_collective, with_probable_collectives
+from tb_perfadvisor.ingest.kernels.collective_names import is_collective
 from tb_perfadvisor.ingest.kernels.kernel_names import is_copy, is_fill
 from tb_perfadvisor.ingest.kineto.decode.columns import KinetoCollector, KinetoColumns
 from tb_perfadvisor.ingest.kineto.decode.event_roles import Role
@@ -198,7 +198,7 @@ def _assemble(
     del collected, events, memory, operators, rank, track, kind, step, is_host, duration
     del correlation
     trace = assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
-    return describe_by_calls(with_probable_collectives(trace))
+    return describe_by_calls(trace)
 
 
 def _kinds(

@@ -1,4 +1,4 @@
-"""Memory snapshots of PyTorch's caching allocator: pickles, or the same content as JSON."""
+"""Memory snapshots of PyTorch's caching allocator, which are pickles."""
 
 from __future__ import annotations
 
@@ -30,19 +30,15 @@ from tb_perfadvisor.patterns import regex
 NAME = "memory-snapshot"
 
 _CLAIM = regex(r"(?:snapshot|memory)[^/]{0,255}\.(?:pickle|pkl)(?:\.gz)?$", re.IGNORECASE)
-_ENDING = regex(r"\.(?:pickle|pkl|json)(?:\.gz)?$")
+_ENDING = regex(r"\.(?:pickle|pkl)(?:\.gz)?$")
 # The protocol, perhaps the length of the first frame, and then a dictionary or a list.
 _PICKLE = regex(rb"\x80[\x02-\x05](?:\x95.{8})?[}\]]", re.DOTALL)
 _KEYS = (b"device_traces", b"segment_type")
-_JSON = regex(rb'"device_traces"\s*:\s*\[|"segment_type"\s*:\s*"(?:small|large)"')
 
 
 def _sniff(head: bytes, is_claimed: bool) -> Sniffed | None:
-    if _PICKLE.match(head):
-        return Sniffed(NAME) if any(key in head for key in _KEYS) else None
-    if head.lstrip()[:1] in (b"{", b"[") and _JSON.search(head):
-        return Sniffed(NAME)
-    return None
+    is_ours = _PICKLE.match(head) is not None and any(key in head for key in _KEYS)
+    return Sniffed(NAME) if is_ours else None
 
 
 def _group(files: Sequence[FoundFile], earlier: Grouped) -> Grouped:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.format import Opener
-from tb_perfadvisor.ingest.kernels.collective_names import with_probable_collectives
 from tb_perfadvisor.ingest.nsight.database import (
     METADATA,
     Database,
@@ -114,8 +113,7 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
     notes = notes_of(database, work, processes, lacks_operators=may_have_operators)
     clock_unix_ns = _clock(database)
     del work
-    trace = assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
-    return with_probable_collectives(trace)
+    return assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
 
 
 _PYTORCH: Final = regex(r"at::native|c10::|aten::|triton_(?:poi|red|per)_")

@@ -10,7 +10,6 @@ from typing import BinaryIO, Final
 from msgspec.structs import replace
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.kernels.collective_names import with_probable_collectives
 from tb_perfadvisor.ingest.xspace.decode.file_reader import FileReader
 from tb_perfadvisor.ingest.xspace.decode.space import (
     METADATA,
@@ -142,9 +141,7 @@ class _Reader:
         )
         # Only GPUs have streams and kernel names.
         is_gpu = any(place.type == "GPU" for place in self._places.values())
-        if not is_gpu:
-            trace = replace(trace, programs=self._programs.values())
-        return with_probable_collectives(trace) if is_gpu else trace
+        return trace if is_gpu else replace(trace, programs=self._programs.values())
 
     def _planes(self, is_wanted: Callable[[str], bool]) -> Iterator[Plane]:
         for index, plane_outline in enumerate(self._outlines):

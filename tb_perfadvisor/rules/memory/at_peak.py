@@ -147,61 +147,6 @@ _FINDERS: Mapping[str, Callable[[Signals], Held | None]] = MappingProxyType(
 RULES = declared(HeldAtPeak, __name__)
 
 
-_SHARDS = 8
-"""Devices of a usual node."""
-
-
-class OptimizerStateMemory(Rule):
-    """The optimizer's state takes a good part of the memory at the peak."""
-
-    id = "optimizer-state-memory"
-    title = "Move, shard or shrink the optimizer's state"
-    reads_sums = True
-    needs = (Need.MEMORY_SNAPSHOT,)
-    is_preview = False
-
-    minimum_share = Limit(
-        0.2, "share", "If other things take more than 80 % of the peak, they are the better start."
-    )
-
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        course, found = memory_course(signals), optimizer_state(signals)
-        if course is None or found is None:
-            return
-        saving = memory_saving(course, found.bytes)
-        if saving.share < self.minimum_share:
-            return
-        how = ", by the sizes of what was there before the history" if found.is_inferred else ""
-        rows = (
-            ("in the host's memory", found.bytes),
-            (f"sharded over {_SHARDS} devices", found.bytes * (_SHARDS - 1) // _SHARDS),
-            ("in 8 instead of 32 bits", found.bytes * 3 // 4),
-            ("in 16 instead of 32 bits", found.bytes // 2),
-        )
-        yield Finding(
-            instance=f"up to {less_at_peak(saving)}",
-            summary=(
-                f"The optimizer's state holds {part_of_peak(course, found.bytes)}{how}. In the"
-                f" host's memory it frees {format_bytes(found.bytes)}; sharded over {_SHARDS}"
-                f" devices, {format_bytes(rows[1][1])}; in 8 instead of 32 bits,"
-                f" {format_bytes(rows[2][1])}."
-            ),
-            severity=severity_of_memory(signals, course, saving, has_price=True),
-            memory=saving,
-            evidence=(
-                Table(
-                    "What it would free",
-                    (Column("where", "Optimizer state"), Column("bytes", "Freed", "bytes")),
-                    rows,
-                ),
-                *memory_over_time(course),
-            ),
-            remedies=advise(
-                "offloaded-optimizer", "sharded-state-if-several", "eight-bit-optimizer"
-            ),
-        )
-
-
 class ResidentMemory(Rule):
     """Nearly all memory at the peak is there from start to end."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.amounts import count_per_step, per_step, share_of_each, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.costly_operations import operations_table
 from tb_perfadvisor.rules.evidence.device_work import costly_work
 from tb_perfadvisor.rules.evidence.tables import own_times
 from tb_perfadvisor.rules.examined_operators import calling_lines, observed_table
@@ -21,8 +20,6 @@ from tb_perfadvisor.rules.savings import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.device.conversions import WeightUnpacking, casts, weight_unpacking
-from tb_perfadvisor.signals.device.device_work import time_within
-from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, xla_operations
 from tb_perfadvisor.signals.work.layer_forms import emulated_products, in_32_bits, in_bfloat16
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
@@ -120,69 +117,6 @@ def _factor(signals: Signals, rows: Int32) -> np.ndarray[tuple[int], np.dtype[np
     if slow and fast:
         factor[is_in(family, MATRIX_FAMILIES)] = min(slow / fast, 1.0)
     return factor
-
-
-_WIDE = ("f64", "c128")
-_EXPECTED, _BEST, _WORST = 0.5, 0.25, 0.75
-"""What remains of the time: half of the bytes, and twice as many lanes. Caches that hold all of
-the narrower arrays bring more; operations on small arrays bring less."""
-
-_BACKWARD = "transpose(jvp"
-_SOLVES = regex(r"\b(cholesky|eigh?|lu|qr|svd|triangular_solve|solve|householder_product)\b")
-
-
-class DoublePrecisionProgram(Rule):
-    """An XLA program multiplies matrices in 64 bits."""
-
-    id = "double-precision-program"
-    title = "Compute in 32 bits unless the results need more"
-    needs = (Need.WORK, Need.XLA_OPERATIONS)
-
-    minimum_share = Limit(0.03, "share", "A loss or a learning rate takes less than this.")
-
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        operations = [o for o in xla_operations(signals) if _is_wide(o)]
-        if not any(_multiplies(o) for o in operations):
-            return
-        rows = executions(signals, operations)
-        now_ns = signals.trace.events.duration_ns[rows].astype(float)
-        expected, best, worst = (
-            np.rint(now_ns * share).astype(np.int64) for share in (_EXPECTED, _BEST, _WORST)
-        )
-        saving = faster_device_work(
-            signals, rows, expected, basis="heuristic", least_then_ns=best, most_then_ns=worst
-        )
-        if self.is_minor(saving.expected_ns, signals):
-            return
-        cost_ns = time_within(signals, rows, saving.claims)
-        table = operations_table("64-bit operations", signals, operations, rows, cost_ns)
-        yield Finding(
-            summary=(
-                f"{per_step(saving.claimed_ns, signals)} goes into {len(operations)} operations on"
-                " 64-bit numbers, matrix products among them."
-            ),
-            saving=saving,
-            evidence=(table, costliest("Longest executions", signals.worker, rows, cost_ns)),
-            remedies=advise(
-                "single-precision-training" if _trains(operations) else "single-precision"
-            ),
-        )
-
-
-def _is_wide(operation: XlaOperation) -> bool:
-    shapes = (*operation.instruction.results, *operation.instruction.operands)
-    return any(shape.dtype in _WIDE and shape.elements > 1 for shape in shapes)
-
-
-def _multiplies(operation: XlaOperation) -> bool:
-    return operation.product is not None or "dot" in (operation.opcode, *operation.inside)
-
-
-def _trains(operations: Sequence[XlaOperation]) -> bool:
-    """Whether the program fits the weights of products, and solves no linear system."""
-    if any(_SOLVES.search(operation.path) for operation in operations):
-        return False
-    return any(_multiplies(o) and _BACKWARD in o.path for o in operations)
 
 
 class CastOverhead(Rule):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from tb_perfadvisor.advice import advise
-from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit
-from tb_perfadvisor.rules.costly_operations import operations_table
 from tb_perfadvisor.rules.faster_operations import FasterOperations
-from tb_perfadvisor.rules.finding import Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
-from tb_perfadvisor.signals.device.device_work import time_within
 from tb_perfadvisor.signals.program.argument_reads import (
     WeightReads,
     weight_reads,
@@ -21,14 +16,11 @@ from tb_perfadvisor.signals.program.both_branches import Choice, both_branches
 from tb_perfadvisor.signals.program.graph import FasterOperation, in_proportion, mean_ns, total_ns
 from tb_perfadvisor.signals.program.moved_rows import partly_used_sorts
 from tb_perfadvisor.signals.program.updates import (
-    Copies,
     copied_updates,
-    copies_on_cpu,
     rewritten_arrays,
     undonated,
     updates,
 )
-from tb_perfadvisor.trace import intervals
 from tb_perfadvisor.units import format_bytes, format_share
 
 _COUNTED = (0.15, 0.02, 0.5)
@@ -160,28 +152,6 @@ class UndonatedArguments(FasterOperations):
     noun = "operation on the array"
     changes = ("donated-arguments",)
     needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
-
-    def check(self, signals: Signals) -> Iterable[Finding]:
-        copies = copies_on_cpu(signals)
-        if copies is None:
-            yield from super().check(signals)
-        elif not self.is_minor(intervals.total_ns(copies.time), signals):
-            yield self._on_cpu(signals, copies)
-
-    def _on_cpu(self, signals: Signals, copies: Copies) -> Finding:
-        most_ns = intervals.total_ns(copies.time)
-        instance, summary = self.describe(signals, per_step(most_ns, signals))
-        rows, cost_ns = copies.rows, time_within(signals, copies.rows, copies.time)
-        return Finding(
-            instance=instance,
-            summary=summary,
-            saving=Saving(most_ns // 2, most_ns * 9 // 10, most_ns, copies.time, "modeled"),
-            evidence=(
-                operations_table("Copies", signals, copies.operations, rows, cost_ns),
-                costliest("Longest copies", signals.worker, rows, cost_ns),
-            ),
-            remedies=advise(*self.changes),
-        )
 
     def faster(self, signals: Signals) -> Sequence[FasterOperation]:
         return copied_updates(signals)

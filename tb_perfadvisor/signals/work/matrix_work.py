@@ -121,30 +121,6 @@ def mv(inputs: Inputs) -> Work:
     return _product(matrix, Tensor((*vector.shape, 1), vector.dtype))
 
 
-def transformer_engine(inputs: Inputs) -> Work:
-    """`te_gemm_ts(a, …, transpose a, b, …, transpose b, result, …)` of Transformer Engine 1.
-
-    It is a product of cuBLAS, which stores matrices by columns: the result has the rows of `b` and
-    the columns of `a`. Numbers in fp8 are stored as bytes.
-    """
-    a, b = (
-        Tensor(
-            tensor.shape, "c10::Float8_e4m3fn" if tensor.dtype == "unsigned char" else tensor.dtype
-        )
-        for tensor in (inputs.tensor(0), inputs.tensor(5))
-    )
-    if inputs.is_set(4):
-        a = Tensor(a.shape[::-1], a.dtype)
-    if inputs.is_set(9):
-        b = Tensor(b.shape[::-1], b.dtype)
-    if len(a.shape) != 2 or len(b.shape) != 2:
-        raise ValueError(a, b)
-    work, result = _product(b, a), inputs.tensor(10)
-    if result.elements != b.shape[0] * a.shape[1]:
-        raise ValueError(result)  # another version, with other positions
-    return work
-
-
 # --- convolutions -----------------------------------------------------------------------------
 
 

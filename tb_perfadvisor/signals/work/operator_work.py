@@ -242,10 +242,8 @@ def _bound_by_memory() -> dict[str, Callable[[Inputs], Work]]:
     }  # fmt: skip
 
 
-# Operators of other packages. Sources: flash_attn/flash_attn_interface.py of flash-attn 2.7 and
-# 2.8; transformer_engine/pytorch/csrc/ts_fp8_op.cpp of Transformer Engine 1.13.
+# Operators of other packages. Source: flash_attn/flash_attn_interface.py of flash-attn 2.7 and 2.8.
 _PACKAGED: Final = {
-    "tex_ts::te_gemm_ts": matrix.transformer_engine,
     "flash_attn::_flash_attn_forward": matrix.attention(
         matrix.Attention(0, 5, lengths_second=True, window=6)
     ),

@@ -17,7 +17,7 @@ from tests.support.memory_snapshots import Snapshot, frames
 _WITH_PROFILE_SHARE = 0.2
 _BYTES_SHARE = 0.2
 _INSTRUCTIONS_SHARE = 0.4
-_JSON_SHARE = 0.3
+
 _KEYS = (
     *("segments", "device_traces", "allocator_settings", "external_annotations", "blocks"),
     *("action", "addr", "size", "stream", "time_us", "frames", "device_free", "filename", "line"),
@@ -75,10 +75,7 @@ def _emptying() -> Snapshot:
 
 def _choose(random: Random) -> Files:
     made = random.choice(_snapshots())
-    if random.random() < _JSON_SHARE:
-        file = SeedFile("run/memory.json", made.as_json(), change_json)
-    else:
-        file = SeedFile("run/memory.pickle", made.pickled(), _change_pickle)
+    file = SeedFile("run/memory.pickle", made.pickled(), _change_pickle)
     if random.random() >= _WITH_PROFILE_SHARE:
         return (file,)
     profile = written("kineto", any_drawing(random), "pytorch")

@@ -44,14 +44,6 @@ def test_recognized_by_content(tmp_path: Path, name: str) -> None:
     assert [file.path for file in capture.files] == [name]
 
 
-def test_json_is_recognized_by_its_keys(tmp_path: Path) -> None:
-    made = Snapshot()
-    made.segment(1 << 20)
-    write(tmp_path / "memory.json", made.as_json())
-    (capture,) = discover(tmp_path).captures
-    assert capture.format == "memory-snapshot"
-
-
 def test_other_pickles_are_none_of_ours_unless_their_names_say_so(tmp_path: Path) -> None:
     other = pickle.dumps({"weights": [1.0, 2.0]})
     write(tmp_path / "vocabulary.pkl", other)
@@ -120,12 +112,11 @@ def test_a_changed_snapshot_is_another_result(tmp_path: Path) -> None:
     assert capture_key(str(tmp_path), discover(tmp_path).captures[0], "") != before
 
 
-@pytest.mark.parametrize("form", ["pickle", "json"])
-def test_anonymizing_says_what_to_do_instead(tmp_path: Path, form: str) -> None:
+def test_anonymizing_says_what_to_do_instead(tmp_path: Path) -> None:
     made = Snapshot()
     made.segment(1 << 20)
-    file = tmp_path / f"memory.{form}"
-    write(file, made.pickled() if form == "pickle" else made.as_json())
+    file = tmp_path / "memory.pickle"
+    write(file, made.pickled())
     with pytest.raises(UsageError, match="not anonymized") as caught:
         anonymize_file(file, tmp_path / "copy")
     assert "context=None" in caught.value.hint
