@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tb_perfadvisor.proof.results import MARGIN
-from tb_perfadvisor.proof.sequential import LOOKS, QUANTILES
+from tb_perfadvisor.proof.trial import LOOKS, QUANTILES
 
 NOISES = ("normal", "heavy tails", "drift")
 _KEPT = 0.8

@@ -9,7 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from tb_perfadvisor import analyze, show
 from tb_perfadvisor.errors import NothingFoundError
-from tb_perfadvisor.report.page import Page
+from tb_perfadvisor.report.report import Page
 
 DEMO_LOGS = Path(__file__).resolve().parents[1] / "demo_logs"
 

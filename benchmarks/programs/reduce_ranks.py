@@ -17,7 +17,7 @@ from tb_perfadvisor import load
 from tb_perfadvisor.api import analyze
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.signals import Cause, Signals
-from tb_perfadvisor.signals.ranks.rank_summary import CAUSES, collectives_kept, summarize
+from tb_perfadvisor.signals.ranks.ranks import CAUSES, collectives_kept, summarize
 from tb_perfadvisor.trace import LazyTraces, Run, Source, Trace
 from tb_perfadvisor.trace.rank_summary import RankSummary
 

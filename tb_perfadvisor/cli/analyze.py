@@ -242,7 +242,7 @@ def analyze(
     proofs = known_proofs()
     reports = [with_remarks(with_proofs(report, proofs), settings.remarks) for report in reports]
     if ask_tpu_compiler:
-        from tb_perfadvisor.tpu_compiler.report_answers import with_answers
+        from tb_perfadvisor.tpu_compiler.estimates import with_answers
 
         with show_progress("asking the TPU compiler", len(reports)) as progress:
             for place, report in enumerate(reports):

@@ -197,7 +197,7 @@ def _documents(listing: Listing, capture: Capture) -> Iterator[str]:
 
 def _problems(root: str, file: ProfileFile) -> list[str]:
     """What is wrong with an xplane file, and the errors that its profiler recorded in it."""
-    from tb_perfadvisor.ingest.xplane.integrity import check_integrity
+    from tb_perfadvisor.ingest.xspace.reader import check_integrity
 
     integrity = check_integrity(root, file)
     complaints = [f"the profiler reported: {text}" for text in integrity.complaints]

@@ -34,8 +34,8 @@ from tb_perfadvisor.extras import install_command
 def mcp(root: Path, repo: Path | None, commands: tuple[str, ...]) -> None:
     """Serve profiles to coding agents by the Model Context Protocol, on stdin and stdout."""
     try:
+        from tb_perfadvisor.mcp.answers import Trials
         from tb_perfadvisor.mcp.server import make_server
-        from tb_perfadvisor.mcp.trials import Trials
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] not in ("mcp", "anyio"):
             raise

@@ -114,10 +114,9 @@ def try_changes(
     # The report of a recording that exists is made first: it may say that there is nothing to try.
     report = None if path is None else _report_of(path)
     from tb_perfadvisor.proof import ledger
-    from tb_perfadvisor.proof.candidates import started_with
     from tb_perfadvisor.proof.ledger import proof_of
     from tb_perfadvisor.proof.runner import Runner
-    from tb_perfadvisor.proof.session import Session, changes_to_try
+    from tb_perfadvisor.proof.session import Session, changes_to_try, started_with
     from tb_perfadvisor.proof.snapshot import take_snapshot, working_space
 
     done: list[tuple[Tried, Proof]] = []

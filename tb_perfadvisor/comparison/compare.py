@@ -29,19 +29,19 @@ from tb_perfadvisor.comparison.interval import (
     period_of,
     ratio_interval,
 )
-from tb_perfadvisor.comparison.memory_changes import (
-    memory_changes,
-    memory_growth,
-    memory_headline,
-)
-from tb_perfadvisor.comparison.run_facts import RunFacts, of_first_steps
-from tb_perfadvisor.comparison.scaling import (
+from tb_perfadvisor.comparison.logged import (
     device_count,
     find_scaling,
     scaling_course,
     scaling_explanation,
     scaling_headline,
 )
+from tb_perfadvisor.comparison.memory_changes import (
+    memory_changes,
+    memory_growth,
+    memory_headline,
+)
+from tb_perfadvisor.comparison.run_facts import RunFacts, of_first_steps
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.units import format_duration

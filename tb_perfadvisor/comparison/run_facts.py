@@ -21,7 +21,7 @@ from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.placement import computes
 from tb_perfadvisor.signals.core.precision import width_of_types
 from tb_perfadvisor.signals.efficiency.costliest_work import module_times
-from tb_perfadvisor.signals.work.hlo_work import batch_size
+from tb_perfadvisor.signals.work.matrix_work import batch_size
 from tb_perfadvisor.trace import Precision
 from tb_perfadvisor.trace.intervals import intersect, total_ns
 from tb_perfadvisor.trace.names import without_number

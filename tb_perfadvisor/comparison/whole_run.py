@@ -25,15 +25,13 @@ from tb_perfadvisor.training.metrics import Kind, RunScalars, ScalarSeries, find
 from tb_perfadvisor.training.pauses import Regime, find_long_intervals
 from tb_perfadvisor.training.progress import Progress, find_progress
 from tb_perfadvisor.training.training import (
+    NO_SLOWER,
     Profile,
     ProfileInRun,
     RunOptions,
     Training,
-    describe_training,
-)
-from tb_perfadvisor.training.wording import (
-    NO_SLOWER,
     delay_label,
+    describe_training,
     facts_of,
     headline_of,
     range_text,

@@ -20,9 +20,9 @@ from tb_perfadvisor.errors import UnexpectedError, log_bug
 from tb_perfadvisor.ingest.captures import Capture
 from tb_perfadvisor.ingest.load import Summarize
 from tb_perfadvisor.rules.base import Rule
-from tb_perfadvisor.rules.evidence.host import annotation_table, claimed_idle, sampled_functions
+from tb_perfadvisor.rules.evidence.host import annotation_table, claimed_idle
 from tb_perfadvisor.rules.evidence.tables import instance_of
-from tb_perfadvisor.rules.finding import Finding, Table
+from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import (
     Missing,
     Need,
@@ -33,7 +33,7 @@ from tb_perfadvisor.signals import (
 )
 from tb_perfadvisor.signals.efficiency.costliest_work import costliest_work
 from tb_perfadvisor.signals.efficiency.utilization import throughput, utilization
-from tb_perfadvisor.signals.ranks.rank_summary import collectives_kept, summarize
+from tb_perfadvisor.signals.ranks.ranks import collectives_kept, summarize
 from tb_perfadvisor.signals.recording.completeness import is_start_up
 from tb_perfadvisor.signals.workload.fit import fitting
 from tb_perfadvisor.signals.workload.workload import workload
@@ -130,9 +130,7 @@ def needs_of(rule: Rule | type[Rule], signals: Signals) -> tuple[Need, ...]:
 def completed(finding: Finding, signals: Signals) -> Finding:
     """A finding with the remedies that fit the program, and where its idle time lies."""
     idle = claimed_idle(finding, signals)
-    named: tuple[Table, ...] = ()
-    if idle is not None:
-        named = (*annotation_table(signals, idle), *sampled_functions(signals, idle))
+    named = annotation_table(signals, idle) if idle is not None else ()
     return replace(
         finding,
         instance=instance_of(finding),

@@ -18,8 +18,8 @@ from tb_perfadvisor.engine.analysis import (
 from tb_perfadvisor.engine.change_model import limits_of
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.evidence.compilation import log_in_short
-from tb_perfadvisor.rules.evidence.memory import holders_in
 from tb_perfadvisor.rules.evidence.synchronization import wait_in_short
+from tb_perfadvisor.rules.evidence.tables import holders_in
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.efficiency.costliest_work import costliest_work

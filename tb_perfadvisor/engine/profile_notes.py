@@ -13,7 +13,7 @@ from tb_perfadvisor.engine.incomplete_steps import incomplete_step_notes
 from tb_perfadvisor.engine.recording_notes import recording_notes
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.rules.evidence.compilation import log_in_short
-from tb_perfadvisor.rules.evidence.memory import holders_in
+from tb_perfadvisor.rules.evidence.tables import holders_in
 from tb_perfadvisor.signals import Need, Signals, ranks_of
 from tb_perfadvisor.signals.core.device import DeviceFacts
 from tb_perfadvisor.signals.core.steps.steps import Steps

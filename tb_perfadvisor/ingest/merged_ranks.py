@@ -21,7 +21,7 @@ from tb_perfadvisor.note import Note
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import EventKind, Source, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
-from tb_perfadvisor.trace.parts import part_of
+from tb_perfadvisor.trace.retimed import part_of
 
 _RANK = regex(r"\brank[\s_:#=-]*(\d{1,7})\b", re.IGNORECASE)
 

@@ -31,7 +31,7 @@ from tb_perfadvisor.machine.facts import (
 )
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.publish.scalars import ScalarWriter
+    from tb_perfadvisor.publish.summaries import ScalarWriter
 
 SCALARS: Final = "perf_advisor/whole_run"
 """Below a run's directory; `perf_advisor` is never taken for a run of its own."""
@@ -221,7 +221,7 @@ class StepTimers:
         if not values:
             return
         if self._scalars is None:
-            from tb_perfadvisor.publish.scalars import ScalarWriter
+            from tb_perfadvisor.publish.summaries import ScalarWriter
 
             self._scalars = ScalarWriter(self._logdir / SCALARS / self._worker())
         self._points += 1

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.instrument.capture_facts import ProfileFacts
 from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler, is_switched_off
 from tb_perfadvisor.instrument.continuous.recorders import TorchRecorder
 from tb_perfadvisor.instrument.continuous.settings import make_profiler
@@ -36,7 +37,6 @@ from tb_perfadvisor.instrument.examination.examiner import Examiner
 from tb_perfadvisor.instrument.loader_workers import time_workers as time_workers
 from tb_perfadvisor.instrument.measure import tensors_in
 from tb_perfadvisor.instrument.parts import Parts, watch_makers
-from tb_perfadvisor.instrument.profile_facts import ProfileFacts
 from tb_perfadvisor.instrument.ranks import rank_of_torch, worker_name_of_torch
 from tb_perfadvisor.instrument.trace_files import write_trace
 

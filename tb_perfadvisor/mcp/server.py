@@ -12,8 +12,7 @@ from mcp.types import ToolAnnotations
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.execution.limits import Limits
-from tb_perfadvisor.mcp.answers import Answers
-from tb_perfadvisor.mcp.trials import Trials
+from tb_perfadvisor.mcp.answers import Answers, Trials
 from tb_perfadvisor.mcp.worker import Request, Workers
 from tb_perfadvisor.version import VERSION
 

@@ -14,7 +14,7 @@ from tb_perfadvisor.ingest.profile_tab import (
     profile_target,
     remembers_no_tools,
 )
-from tb_perfadvisor.ingest.xplane.integrity import check_integrity
+from tb_perfadvisor.ingest.xspace.reader import check_integrity
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.plain_text import printable_name, shell_path
 from tb_perfadvisor.plugin.catalog import Entry, Snapshot

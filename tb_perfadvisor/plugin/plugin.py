@@ -111,17 +111,17 @@ def _route(request: wrappers.Request, backend: Backend) -> wrappers.Response:
             return listing.doctor(request, backend)
     # The list of captures needs none of these.
     import_whole(*_SHARED)
-    from tb_perfadvisor.plugin.routes import documents, remarks, rules
+    from tb_perfadvisor.plugin.routes import documents
 
     match parts:
         case ["notes"]:
-            return remarks.settings(request, backend)
+            return documents.settings(request, backend)
         case ["compare"]:
             return documents.compare(request, backend)
         case ["rules"]:
-            return rules.rules(request)
+            return documents.rules(request)
         case ["rules", rule_id]:
-            return rules.rule(request, rule_id)
+            return documents.rule(request, rule_id)
     raise _no_route()
 
 
@@ -129,7 +129,7 @@ def _route_of_capture(
     request: wrappers.Request, backend: Backend, parts: list[str]
 ) -> wrappers.Response:
     import_whole(*_SHARED)
-    from tb_perfadvisor.plugin.routes import analyses, documents, events, remarks, training
+    from tb_perfadvisor.plugin.routes import analyses, documents
 
     match parts:
         case ["captures", capture_id, "cancel"]:
@@ -139,7 +139,7 @@ def _route_of_capture(
         case ["captures", capture_id, "note"]:
             _require(request, "POST")
             require_same_origin(request)
-            return remarks.write(request, backend, backend.entry(capture_id))
+            return documents.write(request, backend, backend.entry(capture_id))
         case _:
             _require(request, "GET", "HEAD")
     match parts:
@@ -154,21 +154,21 @@ def _route_of_capture(
         case ["captures", capture_id, "patches"]:
             return analyses.patches(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "training"]:
-            return training.training(request, backend, backend.entry(capture_id))
+            return documents.training(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "history"]:
             return documents.history(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "window"]:
-            return events.window(request, backend, backend.entry(capture_id))
+            return analyses.window(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "event"]:
-            return events.event(request, backend, backend.entry(capture_id))
+            return analyses.event(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "search"]:
-            return events.search(request, backend, backend.entry(capture_id))
+            return analyses.search(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "sums"]:
-            return events.sums(request, backend, backend.entry(capture_id))
+            return analyses.sums(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "path"]:
-            return events.path(request, backend, backend.entry(capture_id))
+            return analyses.path(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "excerpt"]:
-            return events.excerpt(request, backend, backend.entry(capture_id))
+            return analyses.excerpt(request, backend, backend.entry(capture_id))
         case ["captures", capture_id, "export"]:
             return documents.export(request, backend, backend.entry(capture_id))
     raise _no_route()

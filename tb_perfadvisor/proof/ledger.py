@@ -22,7 +22,7 @@ from tb_perfadvisor.user_data import append_lines, data_file, read_lines
 from tb_perfadvisor.version import VERSION
 
 if TYPE_CHECKING:  # Candidates need the libraries that change code; reports need only the ledger.
-    from tb_perfadvisor.proof.candidates import Candidate
+    from tb_perfadvisor.proof.session import Candidate
     from tb_perfadvisor.proof.trial import Trial
 
 FILE: Final = "proofs.jsonl"

@@ -2,30 +2,199 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from tb_perfadvisor.advice import change_ids
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.proof.candidates import (
-    Candidate,
-    PatchDoesNotApplyError,
-    apply_patch,
-    candidate_of_file,
-    candidates_of,
-    combination_of,
-)
+from tb_perfadvisor.proof.results import Prediction
 from tb_perfadvisor.proof.runner import Runner
 from tb_perfadvisor.proof.snapshot import Snapshot
 from tb_perfadvisor.proof.trial import Progress, Trial, try_change
+from tb_perfadvisor.report.report import Report
+from tb_perfadvisor.sources.repository import Repository
+from tb_perfadvisor.suggest import suggest
 
 if TYPE_CHECKING:
     from tb_perfadvisor.report.report import Report
+
+
+_RESEEDS: Final = frozenset({"loader-workers"})
+"""Fixes after which random transforms draw other numbers: workers have seeds of their own."""
+_APPLY_LIMIT_S: Final = 60
+
+
+class PatchDoesNotApplyError(UsageError):
+    """A patch does not fit the code."""
+
+
+class Candidate(Struct, frozen=True):
+    """A change to try."""
+
+    name: str
+    """The id of the change in the catalog of advice, or the name of the user's file."""
+    is_of_catalog: bool
+    rule_id: str
+    """The rule of its finding; empty for a patch of the user."""
+    patch: str
+    """A unified diff, relative to `directory`."""
+    directory: Path
+    """Where the patch applies, in the checkout."""
+    what: tuple[str, ...]
+    """What it does, with its places."""
+    predicted: Prediction | None
+    may_differ: str
+    """Why results may differ a little; empty if they must be equal."""
+    finding: model.FindingInfo | None
+    """With the one remedy that it carries out; None for a patch of the user."""
+
+
+def started_with(
+    command: Sequence[str], started_in: Path, repository: Path, report: Report
+) -> Report:
+    """The report, with the script of a command as that of the program.
+
+    The command starts the program: `python train.py`, `torchrun train.py`, `python -m app.train`.
+    The recording of the report may name another script, or none.
+    """
+    for before, word in zip(("", *command), command, strict=False):
+        files = [word] if word.endswith(".py") else []
+        if before == "-m":
+            module = word.replace(".", "/")
+            files = [f"{module}.py", f"{module}/__main__.py"]
+        for file in files:
+            path = (started_in / file).resolve()
+            if path.is_file() and path.is_relative_to(repository.resolve()):
+                script = path.relative_to(repository.resolve()).as_posix()
+                return replace(report, workload=replace(report.workload, script=script))
+    return report
+
+
+def candidates_of(
+    report: model.Report, repository: Path, changes: Sequence[str]
+) -> list[Candidate]:
+    """The mechanical changes for the findings of a report, best finding first.
+
+    `changes` are ids; by default the first mechanical one of each finding is taken.
+    """
+    unknown = sorted(set(changes) - set(change_ids()))
+    if unknown:
+        raise UsageError(
+            f"there is no change {unknown[0]!r}.", hint="docs/advice.md lists the changes."
+        )
+    found: list[Candidate] = []
+    for finding in report.findings:
+        for remedy in finding.remedies:
+            is_wanted = remedy.change in changes if changes else True
+            candidate = _candidate(report, finding, remedy, repository) if is_wanted else None
+            if candidate is not None and candidate.patch not in [each.patch for each in found]:
+                found.append(candidate)
+                if not changes:
+                    break
+    return found
+
+
+def candidate_of_file(file: Path, directory: Path) -> Candidate:
+    """A patch of the user, relative to a directory."""
+    try:
+        patch = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
+        raise UsageError(f"cannot be read: {reason}.", where=str(file)) from error
+    return Candidate(file.name, False, "", patch, directory, (), None, "", None)
+
+
+def combination_of(
+    report: model.Report | None, proved: Sequence[Candidate], repository: Path
+) -> str | None:
+    """One patch for several changes of a report; None if not all of them fit together.
+
+    All changes are those of the catalog.
+    """
+    findings = [each.finding for each in proved if each.finding is not None]
+    if report is None or len(findings) < len(proved):
+        return None
+    # Two remedies of one finding become two findings, whose patches build on one another.
+    suggestions = suggest(
+        replace(report, findings=[replace(each, refines=None) for each in findings]),
+        Repository(repository),
+    )
+    patches = [each.patch for each in suggestions if each.outcome == "patch"]
+    return "".join(patches) if len(patches) == len(proved) else None
+
+
+def _candidate(
+    report: model.Report, finding: model.FindingInfo, remedy: model.Remedy, repository: Path
+) -> Candidate | None:
+    if not remedy.fixes:
+        return None
+    alone = replace(finding, remedies=[remedy], refines=None)
+    (suggestion,) = suggest(replace(report, findings=[alone]), Repository(repository))
+    if suggestion.outcome != "patch":
+        return None
+    saving = finding.saving
+    may_differ = remedy.costs.get("accuracy", "").rstrip(".")
+    if not may_differ and _RESEEDS & set(remedy.fixes):
+        may_differ = "workers draw other random numbers"
+    return Candidate(
+        name=remedy.change or finding.rule_id,
+        is_of_catalog=bool(remedy.change),
+        rule_id=finding.rule_id,
+        patch=suggestion.patch,
+        directory=repository,
+        what=tuple(suggestion.changes),
+        predicted=None
+        if saving is None
+        else Prediction(saving.share_low, saving.share_expected, saving.share_high),
+        may_differ=may_differ,
+        finding=alone,
+    )
+
+
+def apply_patch(patch: str, directory: Path) -> None:
+    """Apply a patch in a copy.
+
+    `git apply` refuses paths that lead out of the directory, also by links.
+
+    The patch is a unified diff, relative to the directory, which lies in no repository.
+
+    Raises:
+        PatchDoesNotApplyError: If it does not apply.
+        UsageError: If it cannot be applied.
+    """
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+        "GIT_CEILING_DIRECTORIES": str(directory.parent),
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+    }
+    try:
+        done = subprocess.run(
+            ["git", "apply", "--whitespace=nowarn", "-"],
+            cwd=directory,
+            env=environment,
+            input=patch.encode(),
+            capture_output=True,
+            timeout=_APPLY_LIMIT_S,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise UsageError("needs git, which applies patches.", where="try") from error
+    except subprocess.TimeoutExpired as error:
+        raise UsageError("the patch could not be applied in time.") from error
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it has no change"]
+        raise PatchDoesNotApplyError(f"the patch does not apply: {lines[0]}.")
+
 
 Analyze = Callable[[Path], "Report"]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.proof.candidates import Candidate
 from tb_perfadvisor.proof.results import (
     MARGIN,
     effect_text,
     percent,
     span,
 )
+from tb_perfadvisor.proof.session import Candidate
 from tb_perfadvisor.proof.trial import Trial
 from tb_perfadvisor.units import format_duration
 

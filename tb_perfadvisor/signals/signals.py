@@ -25,9 +25,11 @@ from tb_perfadvisor.signals.core.device import (
 from tb_perfadvisor.signals.core.host_activity import busiest_host_track
 from tb_perfadvisor.signals.core.host_states import input_waits
 from tb_perfadvisor.signals.core.host_work import host_operations
-from tb_perfadvisor.signals.core.memory import Memory, find_memory
+from tb_perfadvisor.signals.core.idle_gaps import UnrecordedWork, find_unrecorded_work
 from tb_perfadvisor.signals.core.operators import (
+    Memory,
     OperatorTotals,
+    find_memory,
     launching_operator,
     operator_totals,
 )
@@ -40,7 +42,6 @@ from tb_perfadvisor.signals.core.precision import (
 from tb_perfadvisor.signals.core.steps.gaps import between_steps, shows_step_ends
 from tb_perfadvisor.signals.core.steps.steps import Steps, find_steps
 from tb_perfadvisor.signals.core.synchronization import Synchronizations, find_synchronizations
-from tb_perfadvisor.signals.core.unrecorded_work import UnrecordedWork, find_unrecorded_work
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.trace import KernelTotal, Precision, Run, Trace
 from tb_perfadvisor.trace.intervals import Intervals

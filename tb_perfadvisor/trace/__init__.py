@@ -27,7 +27,6 @@ from tb_perfadvisor.trace.tables import (
     LaunchTable,
     MemoryTable,
     OperatorTable,
-    SampleTable,
     TrackTable,
 )
 from tb_perfadvisor.trace.trace import Device, Framework, LazyTraces, Run, Source, Trace
@@ -57,7 +56,6 @@ __all__ = [
     "OperatorTotal",
     "Precision",
     "Run",
-    "SampleTable",
     "Source",
     "Totals",
     "Trace",

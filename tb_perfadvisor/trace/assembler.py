@@ -21,8 +21,8 @@ from tb_perfadvisor.trace.columns import IdIndex, column_of, joined, unknown_val
 from tb_perfadvisor.trace.integer_groups import distinct, row_mask
 from tb_perfadvisor.trace.kinds import FIRST_DEVICE_KIND, EventKind, TrackKind
 from tb_perfadvisor.trace.nesting import MAX_DEPTH, enclosing_rows, start_order, too_deep
-from tb_perfadvisor.trace.parts import with_events
 from tb_perfadvisor.trace.recorded_totals import Totals
+from tb_perfadvisor.trace.retimed import with_events
 from tb_perfadvisor.trace.tables import (
     CollectiveTable,
     CopyTable,
@@ -37,7 +37,6 @@ from tb_perfadvisor.trace.tables import (
     LaunchTable,
     MemoryTable,
     OperatorTable,
-    SampleTable,
     Table,
     TrackTable,
     column_types,
@@ -162,10 +161,6 @@ class Assembler:
         """Add allocations and frees: columns of `MemoryTable`, on the clock of the events."""
         self._add(MemoryTable, {"at_ns": at_ns, **columns})
 
-    def add_samples(self, at_ns: ArrayLike, **columns: ArrayLike) -> None:
-        """Add where threads were: columns of `SampleTable`, on the clock of the events."""
-        self._add(SampleTable, {"at_ns": at_ns, **columns})
-
     def add_counters(self, at_ns: ArrayLike, **columns: ArrayLike) -> None:
         """Add samples of counters: columns of `CounterTable`, on the clock of the events."""
         self._add(CounterTable, {"at_ns": at_ns, **columns})
@@ -258,7 +253,6 @@ class Assembler:
             hlo_events=tables[HloEventTable],
             iterators=tables[IteratorTable],
             launches=tables[LaunchTable],
-            samples=tables[SampleTable],
             counters=tables[CounterTable],
             devices=devices,
             notes=notes,
@@ -349,7 +343,6 @@ _ATTRIBUTE_TABLES: tuple[Any, ...] = (
     CollectiveTable,
     CounterTable,
     MemoryTable,
-    SampleTable,
     OperatorTable,
     IteratorTable,
     HloTable,

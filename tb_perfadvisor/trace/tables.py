@@ -151,17 +151,6 @@ class MemoryTable(Struct, frozen=True):
     """The host thread that made the change; -1 if the file does not say."""
 
 
-class SampleTable(Struct, frozen=True):
-    """Where host threads were when the recorder looked, in order of time."""
-
-    at_ns: Int64
-    track: Int32
-    function: Int32
-    """String: the innermost function that has a name."""
-    library: Int32
-    """String: the file that it is in."""
-
-
 class CounterTable(Struct, frozen=True):
     """What counters of the device's hardware measured from one moment to another, in order of time.
 
@@ -305,7 +294,6 @@ Table = TypeVar(
     CounterTable,
     CollectiveTable,
     MemoryTable,
-    SampleTable,
     OperatorTable,
     IteratorTable,
     HloTable,

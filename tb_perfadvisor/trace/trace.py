@@ -36,7 +36,6 @@ from tb_perfadvisor.trace.tables import (
     LaunchTable,
     MemoryTable,
     OperatorTable,
-    SampleTable,
     TrackTable,
     empty_table,
 )
@@ -118,7 +117,6 @@ class Trace(Struct, frozen=True):
     iterators: IteratorTable
     launches: LaunchTable = empty_table(LaunchTable)
     captured: CapturedTable = empty_table(CapturedTable)
-    samples: SampleTable = empty_table(SampleTable)
     counters: CounterTable = empty_table(CounterTable)
     devices: tuple[Device, ...] = ()
     notes: tuple[Note, ...] = ()

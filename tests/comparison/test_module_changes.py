@@ -8,8 +8,8 @@ from tb_perfadvisor.comparison.compare import compare_facts
 from tb_perfadvisor.comparison.run_facts import ModuleTime, ModuleTimes, RunFacts
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.model import OperationChange, OperationChanges
-from tb_perfadvisor.report.formats.comparison.markdown import render_markdown
 from tb_perfadvisor.report.formats.comparison.text import render_text
+from tb_perfadvisor.report.formats.comparison.wording import render_markdown
 from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.trace import Trace
 from tests.support.comparison_facts import facts, facts_of

@@ -15,7 +15,7 @@ import pytest
 from tb_perfadvisor.api import load
 from tb_perfadvisor.report.views.memory import make_memory_view
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.memory import MemoryCategory
+from tb_perfadvisor.signals.core.operators import MemoryCategory
 from tb_perfadvisor.signals.device.memory_use import memory_categories, memory_use
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tb_perfadvisor.api import load
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.memory import MemoryCategory
+from tb_perfadvisor.signals.core.operators import MemoryCategory
 from tb_perfadvisor.signals.device.memory_use import memory_categories
 from tb_perfadvisor.signals.device.recomputation import recomputed_bytes
 from tests.support.recording import run

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 torch = pytest.importorskip("torch")
 
 from tb_perfadvisor.instrument.examination import findings  # noqa: E402
+from tb_perfadvisor.instrument.examination.clocks import fault_ns, thread_faults  # noqa: E402
 from tb_perfadvisor.instrument.examination.examiner import Examiner  # noqa: E402
-from tb_perfadvisor.instrument.examination.page_faults import fault_ns, thread_faults  # noqa: E402
 from tb_perfadvisor.instrument.examination.watching import Watching  # noqa: E402
 from tb_perfadvisor.machine.facts import Observed  # noqa: E402
 

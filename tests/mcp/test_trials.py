@@ -14,8 +14,8 @@ from mcp import Client
 from tb_perfadvisor.advice import change_ids
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.execution.limits import Limits
+from tb_perfadvisor.mcp.answers import Trials
 from tb_perfadvisor.mcp.server import make_server
-from tb_perfadvisor.mcp.trials import Trials
 from tests.mcp.test_server import complete, text_of
 from tests.support.command import DEMO, error
 

@@ -16,7 +16,7 @@ from werkzeug.serving import make_server
 
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.plugin.routes.remarks import _MOST_BYTES
+from tb_perfadvisor.plugin.routes.documents import _MOST_BYTES
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.testing import draw, run_of
 from tests.support.served_tab import BASE, Behave, Tab

@@ -25,8 +25,7 @@ from tb_perfadvisor.execution import dask_cluster
 from tb_perfadvisor.ingest.files.containment import NotPrivateError, make_private
 from tb_perfadvisor.ingest.profile_tab import move_into_session
 from tb_perfadvisor.mcp import answers
-from tb_perfadvisor.mcp.answers import Answers
-from tb_perfadvisor.mcp.trials import Trials
+from tb_perfadvisor.mcp.answers import Answers, Trials
 from tb_perfadvisor.plain_text import shell_line, shell_path, shell_word
 from tb_perfadvisor.report.formats.brief import make_brief
 from tests.support.command import DEMO, SLOW, run

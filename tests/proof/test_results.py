@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.proof.candidates import Candidate
 from tb_perfadvisor.proof.results import Prediction, compare_results
 from tb_perfadvisor.proof.runs import Plan, Run
+from tb_perfadvisor.proof.session import Candidate
 from tb_perfadvisor.proof.trial import try_change
 from tb_perfadvisor.proof.wording import detail_lines, verdict_line
 from tests.proof.stand_ins import BASE, CHANGE, Program

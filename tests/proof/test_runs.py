@@ -14,9 +14,9 @@ from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.machine.this_machine import processes_of
 from tb_perfadvisor.proof import runner as runner_module
 from tb_perfadvisor.proof import started
-from tb_perfadvisor.proof.candidates import apply_patch
 from tb_perfadvisor.proof.runner import Runner
 from tb_perfadvisor.proof.runs import BLOCKS, Plan, Run
+from tb_perfadvisor.proof.session import apply_patch
 from tb_perfadvisor.proof.snapshot import take_snapshot, working_space
 
 # Without a framework, a program is quick to start. It marks its steps itself, as those of JAX do.

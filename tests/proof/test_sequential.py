@@ -9,7 +9,7 @@ import pytest
 
 from proof_errors import NOISES, decisions, readings_of
 from tb_perfadvisor.proof.results import CONFIDENCE
-from tb_perfadvisor.proof.sequential import ALPHA, LOOKS, QUANTILES, look
+from tb_perfadvisor.proof.trial import ALPHA, LOOKS, QUANTILES, look
 
 
 def tail_of_student(t: float, freedom: int) -> float:

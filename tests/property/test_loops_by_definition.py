@@ -7,9 +7,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.signals.program.loops import ComputedBefore, cycles, loops_of
+from tb_perfadvisor.signals.program.loops import cycles, loops_of
 from tests.support.night import examples
-from tests.support.program_values import program, with_operand
+from tests.support.program_values import program
 
 randoms = st.integers(0, 2**32).map(Random)
 PRIME = 2**61 - 1
@@ -104,53 +104,3 @@ def test_a_sum_changes_by_what_it_begins_with_and_changes_nothing_else(random: R
         assert (row in found.varying) == any(cycles_of[of] for of in {row, *ends[row]})
         serial = {other for other in range(count) if other in found.serial}
         assert (row in found.after) == bool(serial & {row, *ends[row]})
-
-
-@examples(100)
-@given(randoms)
-def test_what_the_trip_before_has_computed_is_equal_to_it(random: Random) -> None:
-    """Each trip begins with copies of what the trip before has left; the first, of arguments."""
-    states, count = random.randint(1, 2), random.randint(2, 9)
-    body: list[tuple[str, list[int]]] = []
-    for row in range(count):
-        opcode = random.choice(("subtract", "divide", "tanh"))
-        reads = [random.randrange(states + row) for _ in range(1 + (opcode != "tanh"))]
-        body.append((opcode, reads))
-    # The same again, of other values, is what a trip may find that was computed before.
-    body += [
-        (opcode, [random.choice((of, states + count - 1)) for of in reads])
-        for opcode, reads in body
-    ]
-    left = [states + random.randrange(len(body)) for _ in range(states)]
-    lines = [f"%a{state} = f32[8]{{0}} parameter({state})" for state in range(states)]
-    lines += [f"%v{s} = f32[8]{{0}} copy(f32[8] %v{of}) // runs=16" for s, of in enumerate(left)]
-    lines += [
-        f"%v{states + row} = f32[8]{{0}} {opcode}({', '.join(f'f32[8] %v{of}' for of in reads)})"
-        " // runs=16"
-        for row, (opcode, reads) in enumerate(body)
-    ]
-    found = program("\n".join(lines))
-    for state in range(states):
-        found = with_operand(found, states + state, state)
-    (values,) = loops_of(found)
-    before = ComputedBefore(found, values)
-    numbers = [random.randrange(PRIME) for _ in range(states)]
-    trips = []
-    for _ in range(3):
-        for opcode, reads in body:
-            one, other = numbers[reads[0]], numbers[reads[-1]]
-            value = {"subtract": one - other, "divide": one * other**2, "tanh": one**3}[opcode]
-            numbers.append(value % PRIME)
-        trips.append(numbers)
-        numbers = [numbers[of] for of in left]
-    for later in range(states + len(body)):
-        for earlier in range(states + len(body)):
-            for next_trip in (False, True):
-                rows = states + later, states + earlier
-                if before.is_same(*rows, next_trip=next_trip):
-                    pairs = zip(trips[next_trip:], trips, strict=False)
-                    assert all(one[later] == other[earlier] for one, other in pairs)
-    for state, of in enumerate(left):
-        # A copy is what the trip before has left, as long as anything changes it.
-        if states + state in values.varying and of not in range(states):
-            assert before.is_same(states + state, states + of, next_trip=True)

@@ -32,7 +32,7 @@ from tb_perfadvisor.ingest.tf_tools.contents import (
     share,
     whole_ns,
 )
-from tb_perfadvisor.ingest.tf_tools.layout import add_steps
+from tb_perfadvisor.ingest.tf_tools.reader import add_steps
 from tb_perfadvisor.ingest.xspace.interpret.detail_texts import (
     CopyDetails,
     LaunchDetails,

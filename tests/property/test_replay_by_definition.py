@@ -13,7 +13,7 @@ from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, run_of
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.intervals import Intervals, union
-from tb_perfadvisor.trace.parts import with_events
+from tb_perfadvisor.trace.retimed import with_events
 from tb_perfadvisor.whatif import Remove, Shorten
 from tb_perfadvisor.whatif.device_delays import device_delays
 from tb_perfadvisor.whatif.graph import (

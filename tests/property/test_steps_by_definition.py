@@ -13,8 +13,13 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.signals.core.collectives import shortest_over_devices
 from tb_perfadvisor.signals.core.device import device_timeline
-from tb_perfadvisor.signals.core.idle_gaps import device_gaps, first_copies, rhythm
-from tb_perfadvisor.signals.core.memory import find_memory, sample_maxima
+from tb_perfadvisor.signals.core.idle_gaps import (
+    device_gaps,
+    find_unrecorded_work,
+    first_copies,
+    rhythm,
+)
+from tb_perfadvisor.signals.core.operators import find_memory, sample_maxima
 from tb_perfadvisor.signals.core.steps.gaps import between_steps, first_from, shows_step_ends
 from tb_perfadvisor.signals.core.steps.launched_work import launched_work, owner_by_time
 from tb_perfadvisor.signals.core.steps.marker_rows import (
@@ -26,7 +31,6 @@ from tb_perfadvisor.signals.core.steps.periods import longer, period_of
 from tb_perfadvisor.signals.core.steps.set_up import find_set_up
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.signals.core.steps.windows import Pace, Side, Windows, pace_of, windows_of
-from tb_perfadvisor.signals.core.unrecorded_work import find_unrecorded_work
 from tb_perfadvisor.testing import TraceBuilder, symbols
 from tb_perfadvisor.trace import BUSY_KINDS, CopyDirection, EventKind, Trace
 from tests.support.night import examples

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tb_perfadvisor.ingest.tf_tools import ToolFile
 from tb_perfadvisor.ingest.tf_tools.contents import Contents, Figure, StepPart, StepSums
 from tb_perfadvisor.ingest.tf_tools.documents import read_document
-from tb_perfadvisor.ingest.tf_tools.merge import Result, merge
 from tb_perfadvisor.ingest.tf_tools.protos import read_proto
+from tb_perfadvisor.ingest.tf_tools.reader import Result, merge
 from tb_perfadvisor.trace import Aspect, OperatorTotal, Precision
 from tests.support import tool_results
 from tests.support.night import examples

@@ -4,7 +4,6 @@ from tb_perfadvisor.rules.launch.switched_on import AllocatorChurn
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, ms, us
 from tb_perfadvisor.testing.symbols import host
 from tb_perfadvisor.trace import EventKind, Trace
-from tests.support.memory_snapshots import Snapshot, frames
 
 SLOW = """
     cell 1ms
@@ -178,33 +177,3 @@ def test_a_cache_that_is_emptied_is_not_off() -> None:
 def test_just_below_and_just_above_the_limit() -> None:
     assert find(AllocatorChurn, SLOW, settings={"minimum_share": 0.51}) == ()
     assert len(find(AllocatorChurn, SLOW, settings={"minimum_share": 0.49}) or ()) == 1
-
-
-def emptying(times: int, stack: str) -> Trace:
-    """A snapshot of a loop that gives a segment back and gets it again."""
-    made = Snapshot()
-    frame = frames(("/venv/torch/cuda/memory.py", 222, stack), ("/p/train.py", 30, "step"))
-    for _ in range(times):
-        segment = made.wait(100).segment(1 << 30)
-        made.allocate(segment, 1 << 30).free(segment, 1 << 30).give_back(segment, frame)
-    made.segment(1 << 30)
-    return made.wait(100).allocate(1 << 40, 512).trace()
-
-
-def test_a_snapshot_shows_who_empties_the_cache() -> None:
-    (finding,) = find(AllocatorChurn, emptying(40, "empty_cache")) or ()
-    # After the first return, 39 of the loop and the last one: 40 GiB.
-    assert finding.summary == (
-        "The allocator gives memory back to the driver 40 times, because the program calls"
-        " torch.cuda.empty_cache() (mostly at p/train.py:30 step), and gets 40.0 GiB again in 40"
-        " calls. Each of them waits for the device; a profile shows for how long."
-    )
-    assert [remedy.change for remedy in finding.remedies] == ["keep-allocator-cache"]
-    assert finding.saving is None
-
-
-def test_other_returns_get_the_general_advice() -> None:
-    (finding,) = find(AllocatorChurn, emptying(40, "malloc")) or ()
-    assert "empty_cache()" not in finding.summary
-    assert len(finding.remedies) == 3
-    assert find(AllocatorChurn, emptying(9, "malloc")) == ()

@@ -8,7 +8,7 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.communication.overlap import OVERLAPPED
 from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.workload.fit import fitting
-from tb_perfadvisor.signals.workload.workload import SERVERS, TRAINERS, Fact, Part, Workload
+from tb_perfadvisor.signals.workload.workload import TRAINERS, Fact, Part, Workload
 
 SERVED = (Role.TENSOR, Role.PIPELINE, Role.EXPERTS)
 
@@ -60,14 +60,3 @@ def test_commands_are_those_of_the_vendor() -> None:
     assert "nvidia-smi" in nvidia
     assert "nvidia-smi" not in amd
     assert "amd-smi" in amd
-
-
-def test_servers_reduce_small_messages_themselves_unless_they_do() -> None:
-    changes = OVERLAPPED[Role.TENSOR]
-    for server in SERVERS:
-        parts = (Part.SERVER, Part.FORWARD_ONLY, server, Part.GPU)
-        assert any("ring" in text for text in fitting_to(changes, *parts))
-        assert not any(
-            "ring" in text for text in fitting_to(changes, *parts, Part.CUSTOM_ALL_REDUCE)
-        )
-    assert not any("ring" in text for text in fitting_to(changes, Part.TRAINING))

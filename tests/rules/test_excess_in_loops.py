@@ -10,8 +10,7 @@ from tb_perfadvisor.rules.xla.excess_work import ExcessWork
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import xla_op
 from tb_perfadvisor.trace import Trace
-from tb_perfadvisor.trace.program import Program
-from tests.support.program_values import FIXED, MODULE, SLOW, drawn, program, with_operand
+from tests.support.program_values import FIXED, MODULE, SLOW, drawn, program
 
 # Of a v5e: 819 GB/s and 197 TFLOP/s, of which large transfers reach 85 % and products 75 %.
 BYTES_PER_US, FLOP_PER_US = 819e3 * 0.85, 197e6 * 0.75
@@ -208,57 +207,6 @@ def test_results_of_all_trips_have_to_fit_into_memory() -> None:
     assert find(ExcessWork, drawn(SLOW, fusion, program(text))) == ()
 
 
-# A gradient at the beginning of each trip, from a state that the trip before has left, and one of
-# the state that the trip leaves.
-POINT, SCORES = "bf16[16,512]{1,0}", "bf16[16,65536]{1,0}"
-DATA = "bf16[512,65536]{1,0}"
-TWICE = f"""
-    %data = {DATA} parameter(0)
-    %begin = {POINT} parameter(1)
-    %q = {POINT} copy({POINT} %next) // runs=20
-    %first = {SCORES} dot({POINT} %q, {DATA} %data), lhs_contracting_dims={{1}} // in one, runs=20
-    %mapped = {SCORES} tanh({SCORES} %first) // in one, runs=20
-    %gradient = {POINT} dot({SCORES} %mapped, {DATA} %data), {{}} // in one, runs=20
-    %next = {POINT} subtract({POINT} %q, {POINT} %gradient) // in one, runs=20
-    %second = {SCORES} dot({POINT} %next, {DATA} %data), {{1}} // in two, runs=20
-    %other = {SCORES} tanh({SCORES} %second) // in two, runs=20
-    %after = {POINT} dot({SCORES} %other, {DATA} %data), {{}} // in two, runs=20
-    %kept = {POINT} add({POINT} %kept, {POINT} %after) // in two, result, runs=20
-""".replace(" {1} //", " lhs_contracting_dims={1} //").replace("{}", "rhs_contracting_dims={1}")
-ONE_OF_TWO = f"%one = {POINT} fusion({POINT} %q, {DATA} %data), kind=kOutput"
-
-
-def with_begin(found: Program) -> Program:
-    """A program whose copied state is an argument before the first trip."""
-    begin, copied = (list(found.kernels).index(name) for name in ("begin", "q"))
-    return with_operand(found, copied, begin)
-
-
-def test_what_the_trip_before_has_computed_is_passed_on() -> None:
-    twice = with_begin(program(TWICE))
-    (finding,) = find(ExcessWork, drawn(SLOW, ONE_OF_TWO, twice)) or ()
-    assert "Each of 20 trips of a loop computes what the trip before" in finding.summary
-    assert "Pass what a trip has computed on" in finding.remedies[0].text
-    # Of its operation, the subtraction remains, which takes next to nothing.
-    assert expected_us(finding) == pytest.approx(800, rel=0.001)
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        # The second gradient is at another point.
-        (f"dot({POINT} %next", f"dot({POINT} %gradient"),
-        # It is of other data.
-        (f"dot({POINT} %next, {DATA} %data)", f"dot({POINT} %next, {DATA} %others)"),
-    ],
-)
-def test_other_gradients_are_no_repetition(before: str, after: str) -> None:
-    text = TWICE.replace(before, after) + f"%others = {DATA} parameter(2)"
-    assert before in TWICE
-    found = find(ExcessWork, drawn(SLOW, ONE_OF_TWO, with_begin(program(text)))) or ()
-    assert all("trip before" not in finding.summary for finding in found)
-
-
 BLOCK = f"%first = {GATES} fusion({ONE} %x, {W} %w), kind=kOutput"
 PASSES = f"""
     %x = {ONE} parameter(0)
@@ -349,31 +297,3 @@ def test_a_loss_may_be_summed_with_the_gradients() -> None:
     """
     (finding,) = find(ExcessWork, accumulated(ACCUMULATED + loss)) or ()
     assert expected_us(finding) == pytest.approx(2 * 400 * 7 / 8, rel=0.001)
-
-
-# Four devices pass rows on, each through its own weights.
-ROWS, STAGE = "bf16[4096,2048]{1,0}", "bf16[2048,2048]{1,0}"
-PRODUCT = f"%product = {ROWS} dot({ROWS} %received, {STAGE} %weights), lhs_contracting_dims={{1}}"
-PASSED_ON = f"""
-    %weights = {STAGE} parameter(0)
-    %first = {ROWS} parameter(1)
-    {PRODUCT} // runs=TRIPS
-    %done = {ROWS} tanh({ROWS} %product) // result, runs=TRIPS
-    %received = {ROWS} collective-permute({ROWS} %done) // runs=TRIPS
-"""
-
-
-def pipeline(trips: int, text: str = PASSED_ON) -> Trace:
-    return drawn(SLOW, PRODUCT, program(text.replace("TRIPS", str(trips)), devices=4))
-
-
-def test_a_pipeline_needs_more_micro_batches() -> None:
-    (finding,) = find(ExcessWork, pipeline(trips=5)) or ()
-    # Two of five trips are useful on each device. With eight times as many micro-batches, 16 of
-    # 19 shorter ones are.
-    assert expected_us(finding) == pytest.approx(2 * 400 * (1 - 19 / 16 * 2 / 5), rel=0.001)
-    # 16 micro-batches for four stages are enough, and other loops are no pipelines.
-    assert find(ExcessWork, pipeline(trips=19)) == ()
-    own = PASSED_ON.replace(f"tanh({ROWS} %product)", f"add({ROWS} %product, {ROWS} %done)")
-    assert own != PASSED_ON
-    assert find(ExcessWork, pipeline(5, own)) == ()

@@ -11,7 +11,6 @@ from tb_perfadvisor.rules.launch.waits import BlockedStream
 from tb_perfadvisor.signals import Cause, Options, Signals
 from tb_perfadvisor.testing import TraceBuilder, check_rule, draw, find, ms, run_of, us
 from tb_perfadvisor.testing.symbols import collective, host, operator
-from tb_perfadvisor.trace import Precision
 
 SLOW = """
     cell 1ms
@@ -234,25 +233,6 @@ def test_the_one_collective_that_takes_most_of_it_is_named() -> None:
     # Of two, one is always the longer.
     (finding,) = find(ExposedCommunication, four.replace("N'N'N'NNNN", "NNN'NNNNNN")) or ()
     assert "One all-reduce" not in finding.summary
-
-
-@pytest.mark.parametrize(
-    ("dtype", "precision", "is_advised"),
-    [
-        ("f32", Precision.BITS_16, True),
-        ("bf16", Precision.BITS_16, False),
-        ("f32", Precision.BITS_32, False),
-    ],
-)
-def test_sums_of_a_16_bit_program_can_be_sent_in_16_bits(
-    dtype: str, precision: Precision, is_advised: bool
-) -> None:
-    builder = TraceBuilder(framework="jax").device("TPU7x", kind="tpu")
-    builder.step(0, 0, ms(10)).kernel("fusion.1", 0, ms(4), precision=precision)
-    trace = builder.collective("all-reduce.1", ms(4), ms(10), dtype=dtype).build()
-    (finding,) = run_rule(ExposedCommunication(), Signals(run_of(trace))).findings
-    advised = any("preferred_element_type" in remedy.snippet for remedy in finding.remedies)
-    assert advised == is_advised
 
 
 def test_nccl_is_not_suggested_on_a_tpu() -> None:

@@ -4,9 +4,9 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.rules.compute.forms import RedundantCopies
 from tb_perfadvisor.rules.finding import Finding, Table
-from tb_perfadvisor.rules.input.copies import ExposedCopies, PageableCopies
+from tb_perfadvisor.rules.input.copies import ExposedCopies
 from tb_perfadvisor.testing import check_rule, find
-from tb_perfadvisor.testing.symbols import Symbol, copy, xla_op
+from tb_perfadvisor.testing.symbols import copy, xla_op
 from tb_perfadvisor.trace import CopyDirection, EventKind
 
 SLOW = """
@@ -143,82 +143,3 @@ def test_copies_within_a_tpu_have_one_finding() -> None:
     symbol = replace(symbol, copy={"direction": CopyDirection.DEVICE_TO_DEVICE})
     assert not find(ExposedCopies, trace, legend={"b": symbol})
     assert find(RedundantCopies, trace, legend={"b": symbol})
-
-
-WEIGHTS = """
-    cell 1ms
-    step   |................|................|
-    main   |ooooSSSSSSSSSSSS|ooooSSSSSSSSSSSS|
-    gpu 7  |hhhKhhhKhhhKhhhK|hhhKhhhKhhhKhhhK|
-"""
-RESIDENT = """
-    cell 1ms
-    step   |....|....|
-    main   |oooo|oooo|
-    gpu 7  |KKKK|KKKK|
-"""
-
-
-def weights(size_bytes: int = 64 << 20, *, pinned: bool = True) -> dict[str, Symbol]:
-    kind = "Pinned" if pinned else "Pageable"
-    symbol = copy(
-        f"Memcpy HtoD ({kind} -> Device)",
-        CopyDirection.HOST_TO_DEVICE,
-        pageable=0 if pinned else 1,
-        size_bytes=size_bytes,
-    )
-    return {"h": symbol}
-
-
-def test_copies_between_few_kernels_are_weights() -> None:
-    checked = check_rule(
-        ExposedCopies,
-        slow=WEIGHTS,
-        fixed=RESIDENT,
-        saves="12ms",
-        legend=weights(),
-        exactly=False,
-        device="NVIDIA H100 80GB HBM3",
-    )
-    (finding,) = checked.findings
-    assert finding.summary.endswith(
-        "They look like weights that are kept on the host: 4 rounds per step of copies, 64.0 MiB"
-        " each, with 1 kernel between two rounds. All of it would fit into the device's memory."
-    )
-    assert changes(finding) == ["resident-weights", "weights-ahead", "fewer-bits-for-weights"]
-    assert finding.saving is not None
-    # 12 of 16 cells are copies, and half of them is expected to go.
-    assert (finding.saving.low_ns, finding.saving.expected_ns) == (0, 12_000_000)
-    assert finding.saving.high_ns == 24_000_000
-
-
-def test_batches_and_what_goes_both_ways_are_no_weights() -> None:
-    h100 = "NVIDIA H100 80GB HBM3"
-    small = weights((16 << 20) - 1)
-    (batches,) = find(ExposedCopies, WEIGHTS, legend=small, device=h100) or ()
-    assert changes(batches) == ["copy-ahead"]
-    # Three rounds may be a batch in parts.
-    few = WEIGHTS.replace("hhhKhhhKhhhKhhhK", "hhhKhhhKhhhKKKKK")
-    (in_parts,) = find(ExposedCopies, few, legend=weights(), device=h100) or ()
-    assert changes(in_parts) == ["copy-ahead"]
-    back = {"g": copy("Memcpy DtoH", CopyDirection.DEVICE_TO_HOST, size_bytes=256 << 20)}
-    both_ways = WEIGHTS.replace("hhhK|", "hhhg|")
-    (offloaded,) = find(ExposedCopies, both_ways, legend=weights() | back, device=h100) or ()
-    assert changes(offloaded) == ["copy-ahead"]
-
-
-def test_weights_that_do_not_fit_may_only_be_copied_ahead() -> None:
-    large = weights(20 << 30)
-    (finding,) = find(ExposedCopies, WEIGHTS, legend=large, device="NVIDIA H100 80GB HBM3") or ()
-    assert "would fit" not in finding.summary
-    assert finding.saving is not None
-    # Kernels take four cells of each step, which is all that copies can hide behind.
-    assert finding.saving.expected_ns == 8_000_000
-    # Without the device's name, its memory is unknown: all of the copies, or nothing.
-    (unknown,) = find(ExposedCopies, WEIGHTS, legend=weights()) or ()
-    assert unknown.saving is not None
-    assert unknown.saving.has_no_price
-    assert unknown.saving.high_ns == 24_000_000
-    (pageable,) = find(PageableCopies, WEIGHTS, legend=weights(16 << 20, pinned=False)) or ()
-    assert pageable.title == "Copy weights from pinned memory"
-    assert changes(pageable) == ["weights-ahead", "resident-weights"]

@@ -94,16 +94,6 @@ def on_cpu(gather_us: int, product_us: int) -> Trace:
     return builder.build()
 
 
-def test_on_the_cpu_products_read_fewer_matrices_too() -> None:
-    # All of 2 ms, and 70 % of 1 ms.
-    checked = check_rule(
-        GatheredWeights, slow=on_cpu(2000, 1000), fixed=on_cpu(0, 300), saves="2700us"
-    )
-    (finding,) = checked.findings
-    assert finding.saving is not None
-    assert (finding.saving.low_ns, finding.saving.high_ns) == (3 * us(1600), 3 * us(3000))
-
-
 @pytest.mark.corpus
 def test_experts_that_are_copied_for_each_token(corpus: Path) -> None:
     run = run_of(read(corpus, "tracelens/eval_moe_nv/moe_05_large_capacity/*.gz"))

@@ -55,15 +55,3 @@ def test_xla_programs_that_scatter_gradients_shard_their_parameters() -> None:
     assert find(LateAllGather, trace)
     without = draw(SLOW.replace("Q", "N"), legend=LEGEND, framework="jax", rank=0, world_size=2)
     assert find(LateAllGather, without) == ()
-
-
-def test_gathers_that_begin_too_late_are_told_from_those_that_take_too_long() -> None:
-    # G begins when the kernel before it has ended.
-    (late,) = find(LateAllGather, two_ranks(SLOW)) or ()
-    assert "begin when the compute before them has already ended" in late.summary
-    assert late.remedies[0].change == "prefetched-shards"
-    # It begins with the kernel before it, and takes longer.
-    slow = SLOW.replace("GG...GG...QQ", "GG'GGGGG..QQ")
-    (long,) = find(LateAllGather, two_ranks(slow)) or ()
-    assert "take longer than the compute beside them" in long.summary
-    assert long.remedies[0].change == "keep-shards"

@@ -6,13 +6,6 @@ from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.testing import check_rule, draw, find
 from tb_perfadvisor.testing.symbols import kernel, operator
 from tb_perfadvisor.trace import Device
-from tests.support.tool_results import (
-    generic_step,
-    input_pipeline,
-    read,
-    tensorflow_stats,
-    tpu_step,
-)
 
 SLOW = """
     cell 10us
@@ -134,36 +127,6 @@ def test_compiled_models_are_not_advised_to_compile() -> None:
     (first, *remaining) = finding.remedies
     assert "cudagraphs" in first.snippet
     assert not any("torch.compile(" in remedy.snippet for remedy in (first, *remaining))
-
-
-def test_a_recorders_sum_of_the_time_in_launches() -> None:
-    # "Kernel launch" in XProf: 18.1 of 100 ms, which it calls high.
-    step = generic_step(0, step=100.0, compute=70.0, prepare=18.1, host_compute=11.9)
-    stats = tensorflow_stats(
-        ("Device", "MatMul", "a", 100, 600.0, 600.0), ("Device", "Mul", "b", 300, 400.0, 400.0)
-    )
-    files = {"h.input_pipeline.pb": input_pipeline(step), "h.tensorflow_stats.pb": stats}
-    (finding,) = find(LaunchBound, read(files)) or ()
-    # 1,000 us in 400 operators.
-    assert finding.summary == (
-        "The device idles 18.1 ms of each step (18.1 %) while the host prepares its work, by the"
-        " profiler's sums: operators on the device take 2.50 µs each on average."
-    )
-    saving = finding.saving
-    assert saving is not None
-    # Half, three quarters and all of 18.1 ms.
-    assert (saving.low_ns, saving.expected_ns, saving.high_ns) == (
-        9_050_000,
-        13_575_000,
-        18_100_000,
-    )
-    less = generic_step(0, step=100.0, compute=98.1, prepare=1.9)
-    assert find(LaunchBound, read({"h.input_pipeline.pb": input_pipeline(less)})) == ()
-
-
-def test_sums_without_the_host_say_nothing_about_launches() -> None:
-    tpu = input_pipeline(tpu_step(0, compute=9.0, infeed=1.0), hardware="TPU")
-    assert find(LaunchBound, read({"h.input_pipeline.pb": tpu})) is None
 
 
 def test_what_to_record_comes_first_where_the_host_is_unknown() -> None:

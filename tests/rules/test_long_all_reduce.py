@@ -165,24 +165,6 @@ def test_a_tree_sends_all_bytes_twice() -> None:
     assert expected("ncclDevKernel_AllReduce_Sum_f32_TREE_LL") == 2_000_000 + 30_000
 
 
-def test_shows_latency_and_bandwidth_if_sizes_differ() -> None:
-    """At 100 µs and 50 GB/s, over two ranks, 1 MB and 41 MB take 120 and 920 µs."""
-    builder = TraceBuilder(rank=0, world_size=2, backend="nccl").step(0, 0, ms(10))
-    builder.operator("aten::mm", 0, us(10)).kernel("ampere_sgemm_128x64_nn", 0, ms(5))
-    for at, size in ((5, 1_000_000), (6, 1_000_000), (7, 41_000_000), (8, 41_000_000)):
-        end = ms(at) + us(100) + size // 50
-        name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
-        builder.collective(name, ms(at), end, size_bytes=size, group_size=2)
-    options = Options(link_bandwidth_bytes_per_s=300e9)
-    (finding,) = find(LongAllReduce, run_of(builder.build()), options=options) or ()
-    _, fit, _ = finding.evidence
-    assert isinstance(fit, Table)
-    ((operation, latency, bandwidth, link),) = fit.rows
-    assert (operation, link) == ("all-reduce", 300e9)
-    assert latency == pytest.approx(100_000, rel=1e-6)
-    assert bandwidth == pytest.approx(50e9, rel=1e-6)
-
-
 def test_not_applicable_without_a_bandwidth() -> None:
     assert find(LongAllReduce, _ranks(SLOW)) is None
 

@@ -43,29 +43,6 @@ def test_just_below_and_just_above_the_limit() -> None:
     assert finding.severity == "medium"
 
 
-def test_activations_and_what_it_costs_to_recompute_them() -> None:
-    """70 GiB at the peak, 60 of them activations; the forward pass runs for 4 ms of each 10."""
-    builder = TraceBuilder().device("NVIDIA H100 80GB HBM3", memory_bytes=80 * GIB)
-    for number in range(3):
-        at = number * 10
-        builder.step(number, ms(at), ms(at + 10))
-        builder.operator("aten::linear", ms(at), ms(at + 3), key=f"{number}f")
-        node = "autograd::engine::evaluate_function: AddmmBackward0"
-        builder.operator(node, ms(at + 3), ms(at + 7), key=f"{number}b")
-        builder.annotation("Optimizer.step#SGD.step", ms(at + 8), ms(at + 9))
-        builder.kernel("sgemm", ms(at), ms(at + 4), launched_by=f"{number}f")
-        builder.kernel("sgemm", ms(at + 4), ms(at + 10), launched_by=f"{number}b")
-        for offset, gib, total in ((1, 60, 70), (5, -60, 10)):
-            builder.memory(
-                ms(at + offset), gib * GIB, allocated_bytes=total * GIB,
-                reserved_bytes=75 * GIB, address=1, thread="main",
-            )  # fmt: skip
-    (finding,) = find(MemoryNearCapacity, builder.build()) or ()
-    assert "Activations hold 60.0 GiB of it." in finding.summary
-    # Half of 4 ms.
-    assert "recomputes 2.00 ms of each step (20.0 %) of device work" in finding.summary
-
-
 def of_snapshot(peak_gib: float) -> Trace:
     made = Snapshot()
     segment = made.segment(int(peak_gib * GIB))

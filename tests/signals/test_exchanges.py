@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.program.exchanges import (
+from tb_perfadvisor.signals.program.devices import (
     Carried,
     carried,
-    share_if_activations_move,
     share_if_batch_is_split,
 )
 from tb_perfadvisor.testing.builder import run_of
@@ -57,20 +56,6 @@ def test_what_is_computed_from_it_tells_what_it_carries(
     text: str, name: str, carries: Carried
 ) -> None:
     assert carried(signals_of(text)) == {(MODULE, name): carries}
-
-
-@pytest.mark.parametrize(("rows", "share"), [(256, 0.5), (32, 0.0625)])
-def test_few_activations_are_less_than_the_weights(rows: int, share: float) -> None:
-    x = f"bf16[{rows},1024]{{1,0}}"
-    text = GATHERED.replace(X, x).replace(DOT, DOT.replace(X, x))
-    # Four devices exchange what they read and write, rows x 1024 each, instead of 1024 x 1024.
-    expected = 4 * 2 * rows / 1024
-    assert share_if_activations_move(signals_of(text)) == pytest.approx(expected)
-    assert expected == share * 4
-
-
-def test_without_gathered_weights_no_activations_would_move_instead() -> None:
-    assert share_if_activations_move(signals_of(BETWEEN_LAYERS)) is None
 
 
 def test_split_by_the_batch_devices_exchange_the_gradients() -> None:

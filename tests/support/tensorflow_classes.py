@@ -18,7 +18,7 @@ import io
 import sys
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
-from tb_perfadvisor.ingest.xspace.decode.file_reader import FileReader
+from tb_perfadvisor.ingest.xspace.decode.messages import FileReader
 from tb_perfadvisor.ingest.xspace.decode.space import outline, read_plane
 from tb_perfadvisor.ingest.xspace.decode.space import read_space
 from tb_perfadvisor.trace import Source

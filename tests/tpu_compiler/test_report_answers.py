@@ -13,7 +13,7 @@ from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.extras import install_command
 from tb_perfadvisor.testing import draw
 from tb_perfadvisor.testing.symbols import xla_op
-from tb_perfadvisor.tpu_compiler import Operation, compiler, report_answers
+from tb_perfadvisor.tpu_compiler import Operation, compiler, estimates
 from tb_perfadvisor.tpu_compiler.estimates import ShapeEstimate, ShapeEstimates
 from tests.support.command import DEMO, error
 
@@ -46,9 +46,9 @@ def estimate(topology: str, operations: Sequence[Operation], **options: Any) -> 
 
 
 def test_the_finding_shows_what_the_compiler_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_answers, "estimate_shapes", estimate)
+    monkeypatch.setattr(estimates, "estimate_shapes", estimate)
     report = analyze(draw(SLOW, legend=dot(520), device="TPU v5 lite"), CONFIG)
-    (finding,) = report_answers.with_answers(report, time_limit_s=1).findings
+    (finding,) = estimates.with_answers(report, time_limit_s=1).findings
     # 512 of 520 terms.
     assert finding.summary.endswith(
         "Asked for product:751616x512x2048, XLA's compiler estimates 1.5 % less time."
@@ -63,14 +63,14 @@ def test_the_finding_shows_what_the_compiler_says(monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_is_asked_where_no_size_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_answers, "estimate_shapes", None)
+    monkeypatch.setattr(estimates, "estimate_shapes", None)
     report = analyze(draw(SLOW, legend=dot(40), device="TPU v5 lite"), CONFIG)
     assert [finding.saving for finding in report.findings] == [None]
-    assert report_answers.with_answers(report, time_limit_s=1) == report
+    assert estimates.with_answers(report, time_limit_s=1) == report
 
 
 def test_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "tpu_compiler_versions", lambda: None)
-    monkeypatch.setattr(report_answers, "_question", lambda finding: ("8x8x8,16", "v5e"))
+    monkeypatch.setattr(estimates, "_question", lambda finding: ("8x8x8,16", "v5e"))
     path = DEMO / "synthetic_tpu_padded"
     assert install_command("tpu") in error("analyze", path, "--ask-tpu-compiler")

@@ -4,7 +4,7 @@ import numpy as np
 
 from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
-from tb_perfadvisor.trace.parts import part_of
+from tb_perfadvisor.trace.retimed import part_of
 
 
 def two_threads() -> Trace:

@@ -14,7 +14,7 @@ from tb_perfadvisor.training.pauses import (
     is_usual_interval,
 )
 from tb_perfadvisor.training.progress import Progress, find_progress
-from tb_perfadvisor.training.wording import delay_label
+from tb_perfadvisor.training.training import delay_label
 
 S = 1_000_000_000
 Points = list[tuple[int, float]]

@@ -12,8 +12,7 @@ from tb_perfadvisor.training.metrics import (
     is_evaluation,
     known_metrics,
 )
-from tb_perfadvisor.training.training import Profile, describe_training
-from tb_perfadvisor.training.wording import facts_of, headline_of
+from tb_perfadvisor.training.training import Profile, describe_training, facts_of, headline_of
 
 S = 1_000_000_000
 

@@ -235,7 +235,7 @@ export interface RangeSums {
   lines: SumTable;
 }
 
-/** What a step waits for, back from its end: see `report/timeline/critical_path.py`. */
+/** What a step waits for, back from its end: see `report/timeline/range_sums.py`. */
 export interface CriticalPath {
   step: number | null;
   segments: [track: number, fromNs: number, toNs: number][];

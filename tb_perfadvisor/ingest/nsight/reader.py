@@ -28,7 +28,6 @@ from tb_perfadvisor.ingest.nsight.host_work import (
     RUNTIME,
     HostCalls,
     Processes,
-    add_samples,
     process_of,
     processes_of,
     read_host_calls,
@@ -77,7 +76,6 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
     _add_ranges(assembler, ranges, processes)
     has_operators = bool((ranges.kind == EventKind.OPERATOR).any())
     has_shapes = bool((ranges.shapes >= 0).any()) if has_operators else None
-    add_samples(assembler, database, processes, threads)
     runtime = calls.get(RUNTIME)
     launches = {
         "correlation": np.empty(0, np.int64),

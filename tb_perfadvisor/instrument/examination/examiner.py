@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import median_low
 from typing import TYPE_CHECKING, Any, Final
 
-from tb_perfadvisor.instrument.examination.page_faults import thread_faults
+from tb_perfadvisor.instrument.examination.clocks import thread_faults
 from tb_perfadvisor.instrument.user_code import loop_around
 from tb_perfadvisor.machine.facts import Examined, FailedLook
 

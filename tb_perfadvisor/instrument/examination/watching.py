@@ -28,8 +28,7 @@ from tb_perfadvisor.instrument.examination.calls import (
     Operand,
     Place,
 )
-from tb_perfadvisor.instrument.examination.clocks import DeviceClock, HostClock
-from tb_perfadvisor.instrument.examination.page_faults import thread_faults
+from tb_perfadvisor.instrument.examination.clocks import DeviceClock, HostClock, thread_faults
 from tb_perfadvisor.instrument.examination.provenance import Provenance, Source, checksum
 from tb_perfadvisor.instrument.user_code import is_user_file, place_of
 from tb_perfadvisor.machine.facts import FailedLook, Look

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import math
+
+import msgspec
 from werkzeug import wrappers
 
+from tb_perfadvisor.contract.model import Report
+from tb_perfadvisor.contract.names import finding_id
 from tb_perfadvisor.ingest.recordings import order_of
+from tb_perfadvisor.plain_text import plain_lines
 from tb_perfadvisor.plugin.backend import Backend, not_analyzed
 from tb_perfadvisor.plugin.catalog import Entry
 from tb_perfadvisor.plugin.documents import Comparison, Export, TimeLine
-from tb_perfadvisor.plugin.progress import document, ensure_started
-from tb_perfadvisor.plugin.responses import ApiError, attachment, respond
-from tb_perfadvisor.plugin.routes.remarks import remarks_on
-from tb_perfadvisor.plugin.routes.training import wanted_run
+from tb_perfadvisor.plugin.imports import import_whole
+from tb_perfadvisor.plugin.progress import document, ensure_started, ensure_view_started
+from tb_perfadvisor.plugin.responses import (
+    ApiError,
+    attachment,
+    optional_integer,
+    read_body,
+    respond,
+)
+from tb_perfadvisor.plugin.results import Results
+from tb_perfadvisor.plugin.whole_runs import RunProfile, WholeRun
+from tb_perfadvisor.plugin.worker import REPORT
+from tb_perfadvisor.remark import MOST_CHARACTERS, Remark
+from tb_perfadvisor.remarks.attach import with_remarks
+from tb_perfadvisor.remarks.store import known_remarks, settings_text, write_remark
+from tb_perfadvisor.training.training import RunOptions
+from tb_perfadvisor.units import LARGEST_SETTING
 
 # More than fit in a table on a screen, and each may need an analysis.
 _MAX_COMPARED = 20
@@ -106,3 +125,137 @@ def export(request: wrappers.Request, backend: Backend, entry: Entry) -> wrapper
     content_type, extension = _EXPORTS[name]
     headers = [attachment(entry, f".{extension}")]
     return respond(request, content, content_type=content_type, headers=headers)
+
+
+def rules(request: wrappers.Request) -> wrappers.Response:
+    """All rules."""
+    import_whole("tb_perfadvisor.signals")
+    from tb_perfadvisor.rules.page import rule_summary
+    from tb_perfadvisor.rules.registry import all_rules
+
+    return respond(request, {"rules": [rule_summary(rule) for rule in all_rules()]})
+
+
+def rule(request: wrappers.Request, rule_id: str) -> wrappers.Response:
+    """A rule with its page."""
+    import_whole("tb_perfadvisor.signals")
+    from tb_perfadvisor.rules.page import rule_page
+    from tb_perfadvisor.rules.registry import all_rules
+
+    for candidate in all_rules():
+        if candidate.id == rule_id:
+            body = {"id": candidate.id, "title": candidate.title, "page": rule_page(candidate)}
+            return respond(request, body)
+    raise ApiError(404, "there is no such rule.", where=rule_id)
+
+
+def training(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
+    """The view of the run that a capture belongs to, or the progress of reading its scalars."""
+    if not entry.candidates.runs:
+        hint = "Log scalars with TensorBoard's SummaryWriter into the directory of the profile."
+        raise ApiError(404, "the run of this profile has no event files.", hint=hint)
+    results = backend.results()
+    wanted = wanted_run(request, backend, entry)
+    content = results.whole_run(wanted)
+    if content is not None:
+        return respond(request, content)
+    return respond(request, ensure_view_started(request, results, wanted), status=202)
+
+
+def wanted_run(request: wrappers.Request, backend: Backend, entry: Entry) -> WholeRun:
+    """The view of the run that a capture belongs to, with what the request says about the run.
+
+    The request may say what a device costs, and where the run ends.
+    """
+    results, candidates = backend.results(), entry.candidates
+    profiles = tuple(
+        _profile(results, other)
+        for other in backend.catalog.snapshot.entries.values()
+        if other.candidates.runs == candidates.runs or other.candidates.certain in candidates.runs
+    )
+    return WholeRun(entry.run, entry.root.group, candidates, entry.id, profiles, _options(request))
+
+
+def _profile(results: Results, entry: Entry) -> RunProfile:
+    certain = entry.candidates.certain.run if entry.candidates.certain is not None else None
+    if results.has(entry.key):
+        return RunProfile(entry.id, entry.run, entry.capture.session, certain, entry.key)
+    state = results.state(entry)
+    failure = state.failure if state is not None else None
+    problem = f"Not read: {failure.message}" if failure is not None else ""
+    return RunProfile(entry.id, entry.run, entry.capture.session, certain, "", problem)
+
+
+def _options(request: wrappers.Request) -> RunOptions:
+    price = None
+    if text := request.args.get("price_per_device_hour"):
+        try:
+            price = float(text)
+        except ValueError:
+            price = math.nan
+        if not 0 < price <= LARGEST_SETTING:
+            raise ApiError(400, "price_per_device_hour must be a number above 0.")
+    return RunOptions(price, optional_integer(request, "total_steps"))
+
+
+_MOST_BYTES = 16 << 10
+"""Of a request: the longest text, with escapes, and some space for the rest."""
+
+
+class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    finding: str
+    wont_fix: bool = False
+    text: str = ""
+
+
+def write(request: wrappers.Request, backend: Backend, entry: Entry) -> wrappers.Response:
+    """Keep what the user says about a finding, for all recordings of the run."""
+    if hint := backend.notes_hint(request):
+        raise ApiError(403, "notes cannot be written at this address.", hint=hint)
+    content = read_body(request, _MOST_BYTES)
+    try:
+        wanted = msgspec.json.decode(content, type=_Wanted)
+    except msgspec.MsgspecError as error:
+        raise ApiError(400, f"this is no note: {error}.") from error
+    text = plain_lines(wanted.text.strip())
+    if len(text) > MOST_CHARACTERS:
+        raise ApiError(413, f"a note has at most {MOST_CHARACTERS} characters.")
+    report = msgspec.json.decode(backend.read(entry, REPORT), type=Report)
+    ids = {finding_id(report.findings, place) for place in range(len(report.findings))}
+    if wanted.finding not in ids:
+        raise ApiError(404, "there is no such finding.", where=entry.run, hint="Reload the page.")
+    remark = Remark(wanted.finding, wanted.wont_fix, text)
+    write_remark(entry.run_digest, remark)
+    return respond(request, {"wont_fix": remark.wont_fix, "text": remark.text})
+
+
+def settings(request: wrappers.Request, backend: Backend) -> wrappers.Response:
+    """The remarks on runs of the log directory, as part of a settings file."""
+    known = known_remarks()
+    entries = backend.catalog.snapshot.entries.values()
+    runs = {entry.run_digest: entry.series_name for entry in entries}
+    remarks = [
+        msgspec.structs.replace(remark, run=run)
+        for digest, run in sorted(runs.items(), key=lambda pair: pair[1])
+        for remark in known.get(digest, {}).values()
+    ]
+    return respond(
+        request,
+        settings_text(remarks),
+        content_type="text/plain; charset=utf-8",
+        headers=[("Content-Disposition", 'attachment; filename="perfadvisor.toml"')],
+    )
+
+
+def attached(content: bytes, entry: Entry) -> bytes:
+    """A report with what the user says about its findings, if anything."""
+    remarks = remarks_on(entry)
+    if not remarks:
+        return content
+    report = msgspec.json.decode(content, type=Report)
+    return msgspec.json.encode(with_remarks(report, remarks))
+
+
+def remarks_on(entry: Entry) -> tuple[Remark, ...]:
+    """What the user says about the findings of a capture."""
+    return tuple(known_remarks().get(entry.run_digest, {}).values())

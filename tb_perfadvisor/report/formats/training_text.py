@@ -12,8 +12,8 @@ from rich.text import Text
 from tb_perfadvisor.contract.model import Report
 from tb_perfadvisor.plain_text import plain
 from tb_perfadvisor.report.formats.text import WrappedText
-from tb_perfadvisor.training.training import Training
-from tb_perfadvisor.training.wording import (
+from tb_perfadvisor.training.training import (
+    Training,
     delay_label,
     facts_of,
     headline_of,

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.memory import MemoryCategory
+from tb_perfadvisor.signals.core.operators import MemoryCategory
 from tb_perfadvisor.signals.device.memory_use import (
     alive_by_operator,
     batch_room,

@@ -11,7 +11,7 @@ from tb_perfadvisor.signals.ranks.parallel_dimensions import (
     ParallelDimension,
     parallel_dimensions,
 )
-from tb_perfadvisor.signals.ranks.rank_summary import CAUSES
+from tb_perfadvisor.signals.ranks.ranks import CAUSES
 from tb_perfadvisor.signals.ranks.stragglers import lateness, waiting_for, waits_by_step
 from tb_perfadvisor.trace.tables import Int64
 

@@ -14,8 +14,8 @@ from tb_perfadvisor.report.views.memory import (
     category_courses,
 )
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.memory import sample_maxima
-from tb_perfadvisor.signals.ranks.rank_summary import snapshot_peaks
+from tb_perfadvisor.signals.core.operators import sample_maxima
+from tb_perfadvisor.signals.ranks.ranks import snapshot_peaks
 from tb_perfadvisor.signals.snapshots.categories import SnapshotCategories, snapshot_categories
 from tb_perfadvisor.signals.snapshots.course import (
     Course,

@@ -8,7 +8,7 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.amounts import per_step, share_of_each, time_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.whole_run import run_finding, run_series, steps_of, with_run
+from tb_perfadvisor.rules.evidence.tables import run_finding, run_series, steps_of, with_run
 from tb_perfadvisor.rules.finding import (
     Cell,
     Column,
@@ -409,7 +409,7 @@ class ExpertImbalance(Rule):
                     load.own_wait_ns,
                 ),
             ),
-            remedies=advise("expert-replicas", "router-balance", "expert-capacity"),
+            remedies=advise("expert-replicas", "router-balance"),
             ranks=tuple(rank for i in last if (rank := sources[i].rank) is not None),
         )
 

@@ -33,9 +33,9 @@ from tb_perfadvisor.rules.savings import (
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, Mask, exposed_part
 from tb_perfadvisor.signals.host.waits import awaited_collectives
-from tb_perfadvisor.signals.program.devices import early_reductions, repeated_work
-from tb_perfadvisor.signals.program.exchanges import (
-    share_if_activations_move,
+from tb_perfadvisor.signals.program.devices import (
+    early_reductions,
+    repeated_work,
     share_if_batch_is_split,
 )
 from tb_perfadvisor.signals.ranks.collective_costs import (
@@ -48,7 +48,6 @@ from tb_perfadvisor.signals.ranks.collective_roles import Role
 from tb_perfadvisor.signals.ranks.exposed_communication import (
     GOOD_PART,
     DominantCollective,
-    began_late,
     dominant_collective,
     exposed_by_role,
     exposed_once_ns,
@@ -56,8 +55,6 @@ from tb_perfadvisor.signals.ranks.exposed_communication import (
     gradient_messages,
     has_role,
     needed_transfer_ns,
-    sends_wide_sums,
-    shard_gathers,
     transfer_share,
 )
 from tb_perfadvisor.signals.tpu.xla_operations import executions, has_tiled_layouts
@@ -80,11 +77,7 @@ OVERLAPPED: Final[dict[Role, tuple[str, ...]]] = {
     Role.GRADIENTS: ("overlapped-gradients", "fewer-reductions", "larger-batch-per-rank"),
     Role.SHARDS: ("prefetched-shards", "keep-shards", "larger-batch-per-rank"),
     Role.BUFFERS: ("no-buffer-broadcast",),
-    Role.TENSOR: (
-        "custom-all-reduce",
-        "overlapped-tensor-parallelism",
-        "fewer-tensor-parallel-ranks",
-    ),
+    Role.TENSOR: ("overlapped-tensor-parallelism", "fewer-tensor-parallel-ranks"),
     Role.CONTEXT: ("context-exchange",),
     Role.PIPELINE: ("shorter-bubble",),
     Role.EXPERTS: ("overlapped-experts",),
@@ -196,8 +189,6 @@ def _changes(signals: Signals, split: float | None, better: _Split | None) -> tu
         first.insert(0, better.change)
     elif has_tiled_layouts(signals):
         last.append("tpu-latency-hiding")
-    if sends_wide_sums(signals):
-        first.append("narrow-partial-sums")
     overlapped = (change for role in roles for change in OVERLAPPED[role])
     return tuple(dict.fromkeys((*first, *overlapped, *last)))
 
@@ -221,7 +212,7 @@ class _Split(NamedTuple):
 
 def _better_split(signals: Signals) -> _Split | None:
     """The split that saves most, if any exchanges much less."""
-    splits = (*_batch_instead(signals), *_weights_stay(signals), *_columns_first(signals))
+    splits = (*_batch_instead(signals), *_columns_first(signals))
     better = [split for split in splits if split.share < _WORTH_ANOTHER_SPLIT]
     return max(better, key=lambda split: split.saved_ns, default=None)
 
@@ -237,20 +228,6 @@ def _batch_instead(signals: Signals) -> Iterable[_Split]:
             " batch, they would exchange gradients alone",
             share,
             total_ns(signals.attribution.intervals[Cause.COMMUNICATION]),
-        )
-
-
-def _weights_stay(signals: Signals) -> Iterable[_Split]:
-    """The split that leaves the weights where they are, if devices gather them."""
-    share = share_if_activations_move(signals)
-    if share is not None:
-        yield _Split(
-            "weights-stay",
-            "Exchange the activations instead of the weights",
-            "Devices gather weights that are larger than what they are multiplied by. If each kept"
-            " its part, they would exchange activations",
-            share,
-            int(exposed_once_ns(signals, has_role(signals, Role.SHARDS)).sum()),
         )
 
 
@@ -425,41 +402,19 @@ class LateAllGather(Rule):
         if self.is_minor(saving.high_ns, signals):
             return
         exposed_ns = int(collectives.exposed_ns[chosen].sum())
-        reason, changes = _advice(signals, chosen)
         yield Finding(
             instance=count_per_step(int(gathers.sum()), "all-gather", signals),
             summary=(
                 f"Layers wait {per_step(exposed_ns, signals)} for their parameters"
-                f" ({count_per_step(int(gathers.sum()), 'all-gather', signals)}).{reason}"
+                f" ({count_per_step(int(gathers.sum()), 'all-gather', signals)})."
             ),
             saving=saving,
             evidence=(
                 collective_totals("All-gathers in the analyzed steps", signals, {"": gathers}),
                 most_exposed("Most exposed all-gathers", signals, chosen),
             ),
-            remedies=advise(*changes),
+            remedies=advise("prefetched-shards", "keep-shards"),
         )
-
-
-def _advice(signals: Signals, chosen: Mask) -> tuple[str, tuple[str, ...]]:
-    """Why the gathers are exposed, in words, and what helps then, the best first."""
-    gathers = shard_gathers(signals)
-    if gathers is None:
-        return "", ("prefetched-shards", "keep-shards")
-    count = gathers.forward + gathers.backward
-    again = (
-        f" {gathers.backward:,} of {count:,} gather again what the forward pass had gathered."
-        if gathers.backward
-        else ""
-    )
-    exposed_ns = collectives_of(signals).exposed_ns
-    if exposed_ns[chosen & began_late(signals)].sum() >= _MOST * exposed_ns[chosen].sum():
-        early = " Most of them begin when the compute before them has already ended."
-        if gathers.prefetched == 0:
-            early += " No module asks for the parameters of the next one."
-        return early + again, ("prefetched-shards", "keep-shards")
-    long = " Most of them begin in time, but take longer than the compute beside them."
-    return long + again, ("keep-shards", "larger-batch-per-rank", "prefetched-shards")
 
 
 def _of_shards(signals: Signals) -> Mask:

@@ -12,7 +12,6 @@ from tb_perfadvisor.rules.amounts import count_per_step, in_analyzed, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.collectives import (
     collective_totals,
-    latency_and_bandwidth,
     most_exposed,
 )
 from tb_perfadvisor.rules.evidence.tables import event_count
@@ -97,7 +96,6 @@ class LongAllReduce(Rule):
             saving=saving,
             evidence=(
                 _by_size(signals, known, size.bytes, expected, excess),
-                *latency_and_bandwidth(signals, ("all-reduce",)),
                 costliest(
                     "All-reduces with the largest excess",
                     signals.worker,
@@ -352,10 +350,7 @@ def _evidence(signals: Signals, chosen: Mask, rows: list[tuple[Cell, ...]]) -> t
         ),
         tuple(rows),
     )
-    operations = sorted(collectives_of(signals).operation.texts)
-    fitted = latency_and_bandwidth(signals, operations)
-    longest = most_exposed("Most exposed small collectives", signals, chosen)
-    return (table, *fitted, longest)
+    return (table, most_exposed("Most exposed small collectives", signals, chosen))
 
 
 class HostBackend(Rule):

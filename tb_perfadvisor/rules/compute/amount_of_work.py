@@ -93,7 +93,7 @@ class PaddedGraphBatch(Rule):
                     np.rint(slope_ns * missing[padded]).astype(np.int64),
                 ),
             ),
-            remedies=advise("graph-sizes", "server-graph-sizes"),
+            remedies=advise("graph-sizes"),
         )
 
 

@@ -29,12 +29,11 @@ from tb_perfadvisor.signals.host.call_tree import source_line
 from tb_perfadvisor.signals.program.updates import undonated_copies
 from tb_perfadvisor.signals.tpu.xla_operations import copied_arguments, passed_copies
 from tb_perfadvisor.signals.work.fusible_work import FusibleWork, fusible_work
-from tb_perfadvisor.signals.work.gathers import GatheredMatrices, gathered_matrices
+from tb_perfadvisor.signals.work.gathers import gathered_matrices
 from tb_perfadvisor.signals.work.layer_forms import (
     in_channels_last,
     in_fused_attention,
     in_fused_loops,
-    in_grouped_products,
 )
 from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
@@ -426,9 +425,6 @@ class GatheredWeights(Rule):
         found, events = gathered_matrices(signals), signals.trace.events
         if not len(found.rows):
             return
-        if signals.device.is_host_only:
-            yield from self._on_cpu(signals, found)
-            return
         gone = np.zeros(len(found.rows), dtype=np.int64)
         half = events.duration_ns[found.rows] // 2
         saving = faster_device_work(signals, found.rows, gone, basis="modeled", most_then_ns=half)
@@ -446,24 +442,6 @@ class GatheredWeights(Rule):
             ),
             saving=at_best_also(signals, saving, products, events.duration_ns[products]),
             evidence=costly_work("copies of matrices", signals, found.rows, saving.claims),
-            remedies=advise("grouped-products"),
-        )
-
-    def _on_cpu(self, signals: Signals, found: GatheredMatrices) -> Iterable[Finding]:
-        """The copies go, and products that read as many matrices are bound by memory."""
-        form = in_grouped_products(signals)
-        if form is None or self.is_minor(form.expected_ns, signals):
-            return
-        matrices, made = found.tables[0]
-        yield Finding(
-            instance=f"{made:,} copies of {matrices} matrices",
-            summary=(
-                f"{per_step(int(form.now_ns.sum()), signals)} goes into copying a matrix for each"
-                f" row, and into reading the copies: {made:,} matrices are made of {matrices}, and"
-                " each is multiplied by one row."
-            ),
-            saving=Saving(form.low_ns, form.expected_ns, form.high_ns, form.spans, "modeled"),
-            evidence=own_times("Copies, and their products", signals, form.rows, form.now_ns),
             remedies=advise("grouped-products"),
         )
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from tb_perfadvisor.rules.amounts import in_analyzed
 from tb_perfadvisor.rules.evidence.tables import event_count
 from tb_perfadvisor.rules.finding import Cell, Column, Events, Table, costliest
-from tb_perfadvisor.rules.savings import time_without_waiting
 from tb_perfadvisor.signals import Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.ranks.collective_costs import (
-    fit_of,
-    link_bandwidth_bytes_per_s,
     slow_messages,
-    wire_bytes,
 )
 from tb_perfadvisor.signals.ranks.exposed_communication import exposed_once_ns, has_all_ranks
 from tb_perfadvisor.units import format_duration, format_rate, format_share
@@ -66,38 +62,6 @@ def collective_totals(
         Column("exposed_ns", "Exposed", "ns"),
     )
     return Table(title, columns, tuple(cells(*group) for group in groups.items()))
-
-
-def latency_and_bandwidth(signals: Signals, operations: Sequence[str]) -> tuple[Table, ...]:
-    """The fixed cost of a message, and the rate at which large messages move.
-
-    A row for each operation whose sizes differ enough to tell the two apart; no table without any.
-    """
-    taken_ns, wire = time_without_waiting(signals), wire_bytes(signals)
-    fits = [fit_of(collectives_of(signals), taken_ns, wire, name) for name in operations]
-    rows = tuple(
-        (
-            fit.operation,
-            fit.latency_ns,
-            fit.bandwidth_bytes_per_s,
-            link_bandwidth_bytes_per_s(signals),
-        )
-        for fit in fits
-        if fit is not None
-    )
-    if not rows:
-        return ()
-    table = Table(
-        "Latency and bandwidth, from the fastest message of each size",
-        (
-            Column("operation", "Operation"),
-            Column("latency_ns", "Latency", "ns"),
-            Column("bandwidth", "Bandwidth", "bytes/s"),
-            Column("link", "Link bandwidth", "bytes/s"),
-        ),
-        rows,
-    )
-    return (table,)
 
 
 def collectives_by_operation(signals: Signals) -> Table:

@@ -26,7 +26,6 @@ from tb_perfadvisor.trace.integer_groups import group_rows
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
-    contains,
     intersect,
     join,
     overlap_ns,
@@ -197,39 +196,6 @@ def claimed_idle(finding: Finding, signals: Signals) -> Intervals | None:
     gaps = signals.attribution.idle
     idle = intersect(finding.saving.claims, union(gaps.start_ns, gaps.end_ns))
     return idle if total_ns(idle) > _IDLE_PART * finding.saving.claimed_ns else None
-
-
-_MIN_SAMPLES = 5
-"""Fewer say little: if all of five are in one function, it has most of the time with 97 %."""
-
-
-def sampled_functions(signals: Signals, idle: Intervals) -> tuple[Table, ...]:
-    """Where the thread of the steps was during some idle time; no table without enough samples."""
-    trace, samples = signals.trace, signals.trace.samples
-    inside = np.flatnonzero((samples.track == signals.step_track) & contains(idle, samples.at_ns))
-    if len(inside) < _MIN_SAMPLES:
-        return ()
-    names = np.column_stack((samples.function[inside], samples.library[inside])).astype(np.int64)
-    return (
-        Table(
-            "Functions in which the host was sampled meanwhile",
-            (
-                Column("name", "Function"),
-                Column("library", "Library"),
-                Column("count", "Samples", "count"),
-                Column("share", "Share of the samples", "share"),
-            ),
-            tuple(
-                (
-                    trace.text(int(names[places[0], 0])) or "(no name)",
-                    trace.text(int(names[places[0], 1])).rpartition("/")[2],
-                    total,
-                    total / len(inside),
-                )
-                for places, total in costliest_groups(names, np.ones(len(inside), np.int64))
-            ),
-        ),
-    )
 
 
 _SHORT_KERNEL_NS = 50_000

@@ -6,25 +6,35 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
+from tb_perfadvisor.advice import Remedy
 from tb_perfadvisor.machine.facts import Made
 from tb_perfadvisor.rules.finding import (
     Cell,
     Column,
     Events,
+    Evidence,
     Finding,
     Series,
     Table,
     Unit,
     costliest,
+    severity_by_share,
 )
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, phases_within
+from tb_perfadvisor.signals.core.operators import Phase, sample_maxima
+from tb_perfadvisor.signals.device.memory_use import Holder, MemoryUse
+from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps
+from tb_perfadvisor.signals.snapshots.course import Course
+from tb_perfadvisor.signals.snapshots.sites import EARLIER, LineMemory, by_line
+from tb_perfadvisor.signals.steps.timed_run import RunCost
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.integer_groups import group_rows, rows_by_group
 from tb_perfadvisor.trace.intervals import Intervals, clip, union
 from tb_perfadvisor.trace.names import short_name
-from tb_perfadvisor.trace.tables import Int32, Int64
+from tb_perfadvisor.trace.tables import Float64, Int32, Int64
+from tb_perfadvisor.units import format_bytes, format_share
 
 
 def event_count(trace: Trace, count: int) -> int | None:
@@ -192,27 +202,6 @@ def operator_sums_table(kinds: tuple[OperatorKind, ...]) -> Table:
     )
 
 
-def server_phases(signals: Signals, idle: Intervals) -> tuple[Table, ...]:
-    """What an inference server does during some idle time; nothing for other programs."""
-    phases = phases_within(signals, idle)
-    if not phases:
-        return ()
-    return (
-        Table(
-            "What the server did in the gaps",
-            (
-                Column("phase", "The server was"),
-                Column("idle_ns", "Device idle in all", "ns"),
-                Column("code", "Mostly in"),
-            ),
-            tuple(
-                (part.phase.value.lower(), part.idle_ns, part.code[0][0] if part.code else "")
-                for part in phases
-            ),
-        ),
-    )
-
-
 def batches_table(steps: ServerSteps, chosen: Mask) -> Table:
     """Some steps by the number of requests and by whether they replay graphs."""
     places = np.flatnonzero(chosen)
@@ -281,3 +270,147 @@ def _of_row(table: Table, row: tuple[Cell, ...]) -> str:
     if len(text) > MOST_CHARACTERS:
         text = " of ".join(named)
     return text if len(text) <= MOST_CHARACTERS else named[0]
+
+
+_POINTS = 400
+PHASES = {
+    Phase.BEFORE: "before the recording (parameters, optimizer state and other earlier memory)",
+    Phase.INPUT: "input",
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.OPTIMIZER: "optimizer",
+    Phase.OTHER: "outside operators",
+}
+
+
+def allocated_memory_series(use: MemoryUse) -> Series:
+    """Allocated memory over time."""
+    picks = use.sample(_POINTS)
+    points = zip(use.at_ns[picks].tolist(), use.allocated_bytes[picks].tolist(), strict=True)
+    title = "Allocated memory" if use.has_totals else "Allocated memory, since the profile's start"
+    return Series(title, "ns", "bytes", tuple((float(x), float(y)) for x, y in points))
+
+
+def memory_by_operator(title: str, holders: Iterable[Holder]) -> Table:
+    """Memory by the operator that allocated it."""
+    return Table(
+        title,
+        (
+            Column("operator", "Operator"),
+            Column("module", "Module"),
+            Column("phase", "Allocated in"),
+            Column("count", "Allocations", "count"),
+            Column("bytes", "Held", "bytes"),
+        ),
+        tuple(
+            (
+                holder.operator or None,
+                holder.module or None,
+                PHASES[holder.phase],
+                holder.count,
+                holder.bytes,
+            )
+            for holder in holders
+        ),
+    )
+
+
+def memory_over_time(course: Course) -> tuple[Series, ...]:
+    """Allocated and reserved memory; none without times."""
+    if not course.has_times:
+        return ()
+    picks = sample_maxima(course.allocated_bytes, _POINTS)
+    return (
+        _series("Allocated memory", course.at_ns[picks], course.allocated_bytes[picks]),
+        _series("Reserved memory", course.at_ns[picks], course.reserved_bytes[picks]),
+    )
+
+
+def _series(title: str, at_ns: Int64, size_bytes: Int64) -> Series:
+    points = zip(at_ns.tolist(), size_bytes.tolist(), strict=True)
+    return Series(title, "ns", "bytes", tuple((float(x), float(y)) for x, y in points))
+
+
+def holders_in(course: Course, state: int) -> tuple[LineMemory, ...]:
+    """What is allocated in a state, by line."""
+    return by_line(course.allocations.alive_in(state), course.snapshot.stacks)
+
+
+def memory_by_line(title: str, holders: Sequence[LineMemory]) -> Table:
+    """Memory by the line of the program that allocated it."""
+    return Table(
+        title,
+        (
+            Column("source", "Allocated at"),
+            Column("tensor", "By"),
+            Column("count", "Allocations", "count"),
+            Column("bytes", "Held", "bytes"),
+        ),
+        tuple(
+            (holder.line or EARLIER, holder.tensor, holder.count, holder.bytes)
+            for holder in holders
+        ),
+    )
+
+
+def largest_holder(holders: Sequence[LineMemory], total_bytes: int) -> str:
+    """A clause on the line that holds most: `; model.py:54 forward holds 20.1 GiB (40 %) of it`."""
+    known = [holder for holder in holders if holder.line is not None]
+    if not known or total_bytes <= 0:
+        return ""
+    share = format_share(known[0].bytes / total_bytes)
+    return f"; {known[0].line} holds {format_bytes(known[0].bytes)} ({share}) of it"
+
+
+_NEARLY_ALL = 0.95
+
+
+def run_finding(
+    cost: RunCost,
+    title: str,
+    summary: str,
+    evidence: Sequence[Evidence],
+    remedies: Sequence[Remedy],
+    ranks: Sequence[int] = (),
+) -> Finding:
+    """What costs time over the run, whatever the recorded steps show."""
+    return Finding(
+        title=title,
+        summary=summary,
+        severity=severity_by_share(cost.run_share),
+        run_share=cost.run_share,
+        evidence=tuple(evidence),
+        remedies=tuple(remedies),
+        ranks=tuple(ranks),
+    )
+
+
+def with_run(finding: Finding, cost: RunCost, evidence: Sequence[Evidence]) -> Finding:
+    """A finding about recorded steps with what the same costs over the run."""
+    share, where = format_share(cost.run_share), steps_of(cost)
+    return replace(
+        finding,
+        summary=f"{finding.summary} Over the whole run it is {share} of the time, {where}.",
+        evidence=(*finding.evidence, *evidence),
+    )
+
+
+def steps_of(cost: RunCost) -> str:
+    """The affected steps in words: `in steps 101 to 200 (33.3 % of all)`."""
+    parts, places = cost.parts, np.flatnonzero(cost.affected)
+    if cost.affected.all():
+        return "in all steps"
+    if cost.steps_share >= _NEARLY_ALL:
+        return "in nearly all steps"
+    first, last = int(parts.first_step[places[0]]) + 1, int(parts.end_step[places[-1]])
+    is_one = len(places) == places[-1] - places[0] + 1
+    share = format_share(cost.steps_share)
+    return f"{'in' if is_one else 'in parts of'} steps {first:,} to {last:,} ({share} of all)"
+
+
+def run_series(title: str, cost: RunCost, values: Float64) -> Series:
+    """A value per step over the run, where it is known."""
+    known = ~np.isnan(values)
+    steps = (cost.parts.first_step[known] + 1).tolist()
+    points = zip(map(float, steps), values[known].tolist(), strict=True)
+    return Series(title, "count", "ns", tuple(points))

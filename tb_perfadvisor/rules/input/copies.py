@@ -19,10 +19,8 @@ from tb_perfadvisor.signals.device.copies import (
     HostLink,
     copies_to_device,
     copy_waits,
-    fits_on_device,
     host_link,
     pageable_copies,
-    streamed_weights,
     time_when_pinned_ns,
 )
 from tb_perfadvisor.signals.device.copies import (
@@ -126,21 +124,6 @@ def copy_wait_table(signals: Signals) -> tuple[Table, ...]:
     return (Table("Launched work that waits for copies", columns, rows),) if rows else ()
 
 
-def weights_in_short(signals: Signals) -> str:
-    """A sentence on weights that a program copies from the host; empty if it copies none."""
-    found = streamed_weights(signals)
-    if found is None:
-        return ""
-    fits = " All of it would fit into the device's memory." if fits_on_device(signals) else ""
-    return (
-        f" They look like weights that are kept on the host:"
-        f" {count_per_step(found.rounds, 'round', signals)} of copies,"
-        f" {format_bytes(found.size_bytes)} each, with {found.kernels}"
-        f" {'kernel' if found.kernels == 1 else 'kernels'} between two rounds."
-        f"{fits}"
-    )
-
-
 LAUNCH_NS = 10_000
 """What the host takes to launch a copy from pinned memory: an eager operator and its call."""
 SLOWER_LINK = 2
@@ -186,7 +169,6 @@ def pinning(signals: Signals, copies: Pageable, link: HostLink) -> tuple[Fix, ..
 
 
 _FROM_HOST = ("copy-ahead", "prefetch-to-device")
-_COPIES_OF_WEIGHTS = ("resident-weights", "weights-ahead", "fewer-bits-for-weights")
 _WITHIN_DEVICE = ("copies-within-device", "donated-arguments", "xla-compiled-step")
 _TO_HOST = (
     *("results-to-pinned-memory", "overlapped-schedule"),
@@ -241,27 +223,23 @@ class ExposedCopies(Rule):
         shorter = Shorten(within, events.duration_ns[within] // 2)
         fix: tuple[Fix, ...] = (Overlap(movable), shorter, *pinned)
         table = copies_by_direction(signals, rows, exposed)
-        may_stay = fits_on_device(signals)
-        if may_stay:
-            hideable, fix = exposed_ns // 2, (Shorten(rows, events.duration_ns[rows] // 2),)
         yield Finding(
             instance=f"exposed copies take {share_of_each(all_ns, signals)}",
             summary=(
                 f"{'Other copies' if exposed_ns < all_ns else 'Copies'} take"
                 f" {per_step(exposed_ns, signals)} during which the device computes nothing"
                 f" ({count_per_step(len(rows), 'copy', signals, plural='copies')}),"
-                f" mostly {table.rows[0][0]}.{weights_in_short(signals)}"
+                f" mostly {table.rows[0][0]}."
             ),
             saving=Saving(
                 0,
                 hideable,
                 exposed_ns,
                 claims,
-                "heuristic" if may_stay else "measured",
+                "measured",
                 fix,
                 # Most of them cannot hide: whether the program can do without them is unknown.
-                is_unknown=(streamed_weights(signals) is not None and may_stay is None)
-                or (not pinned and 2 * exposed_ns > signals.attribution.window_ns),
+                is_unknown=not pinned and 2 * exposed_ns > signals.attribution.window_ns,
             ),
             evidence=(
                 table,
@@ -285,8 +263,6 @@ def _changes(signals: Signals, rows: Int32, exposed: Int64) -> tuple[str, ...]:
             return _TO_HOST
         case CopyDirection.PEER_TO_PEER:
             return _BETWEEN_DEVICES
-        case CopyDirection.HOST_TO_DEVICE if streamed_weights(signals) is not None:
-            return _COPIES_OF_WEIGHTS
         case CopyDirection.HOST_TO_DEVICE:
             copies = copies_to_device(signals)
             exposed_ns = time_within(signals, copies.row, signals.attribution.of(Cause.COPIES))
@@ -329,10 +305,6 @@ def _pinned(signals: Signals) -> tuple[Fix, ...]:
     return pinning(signals, copies, link) if link is not None and len(copies.rows) else ()
 
 
-_BATCHES = ("pinned-memory", "prefetch-to-device")
-_PAGED_WEIGHTS = ("weights-ahead", "resident-weights")
-
-
 class PageableCopies(Rule):
     """Batches are copied to the device from pageable memory, through a driver's buffer."""
 
@@ -362,11 +334,9 @@ class PageableCopies(Rule):
         moved_ns = max(int(signals.trace.events.duration_ns[rows].sum()), 1)
         rate = format_rate(int(copies.size_bytes.sum()) / moved_ns * NS_PER_S, "B/s")
         pinned = format_rate(link.bandwidth_bytes_per_s, "B/s")
-        of_weights = streamed_weights(signals) is not None
-        other = "data" if signals.trace.source.framework == "none" else ""
-        what = "weights" if of_weights else other
+        is_plain = signals.trace.source.framework == "none"
         yield Finding(
-            title=what and f"Copy {what} from pinned memory",
+            title="Copy data from pinned memory" if is_plain else "",
             instance=f"{rate} now, {pinned} if pinned",
             summary=(
                 f"Copies from pageable memory take {per_step(int(cost_ns.sum()), signals)}:"
@@ -380,7 +350,7 @@ class PageableCopies(Rule):
                 ),
                 costliest("Longest copies", signals.worker, rows, cost_ns),
             ),
-            remedies=advise(*(_PAGED_WEIGHTS if of_weights else _BATCHES)),
+            remedies=advise("pinned-memory", "prefetch-to-device"),
         )
 
 

@@ -16,10 +16,13 @@ from tb_perfadvisor.rules.evidence.tables import (
     events_by_name,
     fetch_name,
     made_tables,
+    run_finding,
+    run_series,
     series_by_step,
+    steps_of,
+    with_run,
 )
 from tb_perfadvisor.rules.evidence.tfdata_pipelines import changes_of_parallel_map, missing_overlap
-from tb_perfadvisor.rules.evidence.whole_run import run_finding, run_series, steps_of, with_run
 from tb_perfadvisor.rules.finding import Cell, Column, Finding, Saving, Series, Table, costliest
 from tb_perfadvisor.rules.savings import (
     pipeline_saving,

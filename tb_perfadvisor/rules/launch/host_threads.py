@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.tables import events_by_name
-from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
+from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.preempted_calls import PreemptedCalls, preempted_calls
 from tb_perfadvisor.signals.input.tfdata import tfdata
 from tb_perfadvisor.signals.launch.delays import (
-    KernelDelays,
-    LaunchDelays,
     compare_by_kernel,
     launch_delays,
 )
@@ -134,8 +130,6 @@ class HostThreadContention(Rule):
             ),
             saving=Saving(0, expected_ns, high_ns, claims, "measured"),
             evidence=(
-                _by_threads(delays),
-                _by_kernel(signals, kernels),
                 costliest(
                     "Launches most delayed by busy cores",
                     signals.worker,
@@ -145,45 +139,3 @@ class HostThreadContention(Rule):
             ),
             remedies=advise("private-gpu-threads", "fewer-input-threads"),
         )
-
-
-def _by_threads(delays: LaunchDelays) -> Table:
-    """Idle time before a kernel, by the number of busy threads of the pipeline."""
-    threads, inverse, count = np.unique(
-        delays.input_threads, return_inverse=True, return_counts=True
-    )
-    total = np.bincount(inverse, weights=delays.idle_ns, minlength=len(threads))
-    return Table(
-        "Launches by the number of busy input threads",
-        (
-            Column("threads", "Busy input threads", "count"),
-            Column("count", "Launches", "count"),
-            Column("mean_ns", "Mean idle time before", "ns"),
-        ),
-        tuple(
-            (int(thread_count), int(times), int(idle / times))
-            for thread_count, times, idle in zip(threads, count, total, strict=True)
-        ),
-    )
-
-
-def _by_kernel(signals: Signals, kernels: KernelDelays) -> Table:
-    order = np.argsort(kernels.usual_ns - kernels.taken_ns, kind="stable")
-    return Table(
-        "Kernels that are launched late",
-        (
-            Column("name", "Kernel"),
-            Column("taken", "Launched with all cores busy", "count"),
-            Column("idle_ns", "Idle time before them", "ns"),
-            Column("usual_ns", "With free cores", "ns"),
-        ),
-        tuple(
-            (
-                signals.trace.text(int(kernels.name[i])),
-                int(kernels.taken[i]),
-                int(kernels.taken_ns[i]),
-                int(kernels.usual_ns[i]),
-            )
-            for i in order.tolist()
-        ),
-    )

@@ -33,7 +33,6 @@ from tb_perfadvisor.rules.evidence.host import (
 from tb_perfadvisor.rules.evidence.tables import (
     equal_part,
     events_by_name,
-    server_phases,
     step_loops,
 )
 from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, costliest
@@ -643,7 +642,6 @@ def _gap_evidence(
     duration = signals.trace.events.duration_ns[activity.rows]
     return (
         longest_stretch("Longest gap", signals, claims, "no step code runs"),
-        *server_phases(signals, claims),
         host_code_table(
             "Host activity in the gaps",
             "Activity",

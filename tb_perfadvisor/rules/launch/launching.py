@@ -23,8 +23,6 @@ from tb_perfadvisor.rules.evidence.host import (
 )
 from tb_perfadvisor.rules.evidence.tables import (
     events_by_name,
-    operator_kinds,
-    operator_sums_table,
     step_loops,
 )
 from tb_perfadvisor.rules.examined_operators import (
@@ -113,9 +111,7 @@ class LaunchBound(Rule):
 
     id = "launch-bound"
     title = "Launch fewer kernels, or launch them together"
-    reads_sums = True
     needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.EVERY_LAUNCH)
-    needs_of_sums = (Need.DEVICE_EVENTS, Need.HOST_EVENTS)
     is_preview = False
 
     minimum_share = Limit(
@@ -133,9 +129,6 @@ class LaunchBound(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        if signals.trace.totals is not None:
-            yield from self._of_sums(signals)
-            return
         attribution, idle = signals.attribution, signals.attribution.idle
         short_gaps, long_gaps = short_and_long_gaps(idle, self.longest_gap_ns)
         owned = (*OVERRIDING, *LAUNCHING, IdleOwner.SLOW_LAUNCH)
@@ -199,28 +192,6 @@ class LaunchBound(Rule):
                 *(("record-host-code",) if is_nameless else ()),
                 *_changes(signals, launching, join(framework, python)),
             ),
-        )
-
-    def _of_sums(self, signals: Signals) -> Iterable[Finding]:
-        """Yield a finding from a recorder's sum of the time in launches."""
-        claims = signals.attribution.intervals[Cause.LAUNCHING]
-        total = total_ns(claims)
-        if self.is_minor(total, signals):
-            return
-        kinds = operator_kinds(signals)
-        short = ""
-        if kinds:
-            count = sum(kind.count for kind in kinds)
-            mean_ns = sum(kind.self_ns for kind in kinds) / max(count, 1)
-            short = f": operators on the device take {format_duration(mean_ns)} each on average"
-        yield Finding(
-            summary=(
-                f"The device idles {per_step(total, signals)} while the host prepares its work, by"
-                f" the profiler's sums{short}."
-            ),
-            saving=Saving(total // 2, total * 3 // 4, total, claims, "heuristic"),
-            evidence=(operator_sums_table(kinds),) if kinds else (),
-            remedies=advise(*_changes(signals, claims, EMPTY)),
         )
 
 

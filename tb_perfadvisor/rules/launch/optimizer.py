@@ -16,13 +16,11 @@ from tb_perfadvisor.signals.host.optimizer_loops import (
     HostUpdates,
     host_updates,
     optimizer_loop,
-    updating_kernels,
     zeroing_loop,
 )
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
-from tb_perfadvisor.trace.integer_groups import is_in
 from tb_perfadvisor.trace.intervals import intersect, join, total_ns, union
-from tb_perfadvisor.units import format_duration, format_share
+from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Remove, Shorten
 
 
@@ -41,8 +39,6 @@ class UnfusedOptimizer(Rule):
     def check(self, signals: Signals) -> Iterable[Finding]:
         loop = optimizer_loop(signals)
         idle_ns = total_ns(loop.idle)
-        if not len(loop.steps):
-            yield from self._without_name(signals)
         if not loop.is_loop or self.is_minor(idle_ns, signals):
             return
         trace, events = signals.trace, signals.trace.events
@@ -81,35 +77,7 @@ class UnfusedOptimizer(Rule):
             remedies=advise("fused-optimizer", "compiled-optimizer"),
         )
 
-    def _without_name(self, signals: Signals) -> Iterable[Finding]:
-        """Updates that no `Optimizer.step` holds, by their kernels."""
-        rows, events = updating_kernels(signals), signals.trace.events
-        running, gaps = union(events.start_ns[rows], events.end_ns[rows]), signals.attribution.idle
-        before = is_in(gaps.next_row, rows)
-        idle = intersect(signals.host_idle, union(gaps.start_ns[before], gaps.end_ns[before]))
-        claims = join(intersect(signals.attribution.of(*COMPUTE), running), idle)
-        whole_ns = total_ns(claims)
-        low, expected, high = (int(part * whole_ns) for part in _SAVED_OF_KERNELS)
-        if self.is_minor(expected, signals):
-            return
-        count = count_per_step(len(rows), "launch", signals, plural="launches")
-        launches = len(rows) / len(signals.steps.own(signals.device.rows))
-        duration = events.duration_ns[rows]
-        yield Finding(
-            instance=count,
-            summary=(
-                f"{per_step(whole_ns, signals)} and {format_share(launches)} of what is launched"
-                " goes into elementwise kernels that end each step, tensor by tensor, as of an"
-                f" optimizer that updates one parameter after the other ({count})."
-            ),
-            saving=Saving(low, expected, high, claims, "modeled"),
-            evidence=(costliest("Longest of these kernels", signals.worker, rows, duration),),
-            remedies=advise("fused-optimizer", "compiled-optimizer"),
-        )
 
-
-_SAVED_OF_KERNELS = 0.4, 0.65, 0.85
-"""Low, expected, high. Adam passes over arrays 36 times in a dozen operations, 7 times fused."""
 _SAVED: Mapping[str, tuple[float, float, float]] = MappingProxyType(
     {
         "Adam": (0.6, 0.75, 0.9),

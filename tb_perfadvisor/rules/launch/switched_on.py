@@ -10,15 +10,12 @@ from tb_perfadvisor.advice import advise
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.memory import memory_over_time
 from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
-from tb_perfadvisor.signals import HOST_CAUSED, Cause, Need, Signals, why_missing
+from tb_perfadvisor.signals import HOST_CAUSED, Cause, Need, Signals
 from tb_perfadvisor.signals.device.device_work import is_within
 from tb_perfadvisor.signals.device.memory_use import Caching, allocator_use
 from tb_perfadvisor.signals.host.debugging import debugging
-from tb_perfadvisor.signals.snapshots.course import churn, memory_course
-from tb_perfadvisor.signals.snapshots.sites import line_of
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import (
@@ -32,7 +29,7 @@ from tb_perfadvisor.trace.intervals import (
     union,
 )
 from tb_perfadvisor.trace.tables import Int32
-from tb_perfadvisor.units import format_bytes, format_share
+from tb_perfadvisor.units import format_share
 from tb_perfadvisor.whatif import Async, Remove, Shorten
 
 _TRACING = (5.0, 10.0)
@@ -232,18 +229,9 @@ class AllocatorChurn(Rule):
     needs = (Need.DEVICE_EVENTS, Need.HOST_EVENTS, Need.STEPS)
     is_preview = False
 
-    needs_of_snapshots = (Need.MEMORY_HISTORY,)
-
-    minimum_returns = 10
-    """A few returns to the driver are those of an evaluation or a failed request."""
-    minimum_parts = 6
-    """Of ten parts of a history: less is a change of phase, not the loop."""
     minimum_share = Limit(0.01, "share", "Less than 1 % of the step is an occasional allocation.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        if any(why_missing(signals, need) is not None for need in self.needs):
-            yield from self._of_snapshot(signals)
-            return
         trace, window = signals.trace, signals.attribution
         claims = window.intervals[Cause.ALLOCATING]
         total = total_ns(claims)
@@ -289,32 +277,6 @@ class AllocatorChurn(Rule):
                 costliest("Longest calls", signals.worker, rows, idle),
             ),
             remedies=advise(*_changes(trace, rows, use.caching)),
-        )
-
-    def _of_snapshot(self, signals: Signals) -> Iterable[Finding]:
-        """A finding when a snapshot's allocator gives memory back and gets it again."""
-        course = memory_course(signals)
-        found = churn(course) if course is not None else None
-        if course is None or found is None:
-            return
-        if min(found.returns, found.gets) < self.minimum_returns or (
-            found.parts < self.minimum_parts
-        ):
-            return
-        line = line_of(course.snapshot.stacks.of(found.stack))
-        is_emptied = 2 * found.by_empty_cache > found.returns
-        why = "because the program calls torch.cuda.empty_cache()" if is_emptied else ""
-        yield Finding(
-            instance=f"{found.returns:,} returns to the driver",
-            summary=(
-                f"The allocator gives memory back to the driver {found.returns:,} times"
-                f"{f', {why}' if why else ''}{f' (mostly at {line})' if line else ''}, and gets"
-                f" {format_bytes(found.bytes)} again in {found.gets:,} calls. Each of them waits"
-                " for the device; a profile shows for how long."
-            ),
-            severity="medium",
-            evidence=memory_over_time(course),
-            remedies=advise("keep-allocator-cache", *(() if is_emptied else _SEGMENTS)),
         )
 
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.memory import (
+from tb_perfadvisor.rules.evidence.tables import (
     allocated_memory_series,
     memory_by_line,
     memory_by_operator,
     memory_over_time,
+    series_by_step,
 )
-from tb_perfadvisor.rules.evidence.tables import series_by_step
 from tb_perfadvisor.rules.finding import (
     Column,
     Evidence,

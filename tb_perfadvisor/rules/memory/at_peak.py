@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.declared import declared
-from tb_perfadvisor.rules.evidence.memory import memory_by_line, memory_over_time
+from tb_perfadvisor.rules.evidence.tables import memory_by_line, memory_over_time
 from tb_perfadvisor.rules.finding import Column, Evidence, Finding, MemorySaving, Severity, Table
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.snapshots.course import (

@@ -9,7 +9,7 @@ import numpy as np
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step, share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.memory import (
+from tb_perfadvisor.rules.evidence.tables import (
     allocated_memory_series,
     holders_in,
     largest_holder,
@@ -19,23 +19,20 @@ from tb_perfadvisor.rules.evidence.memory import (
 )
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table
 from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
-from tb_perfadvisor.signals.core.memory import MemoryCategory, Phase
+from tb_perfadvisor.signals.core.operators import Phase
 from tb_perfadvisor.signals.device.memory_use import (
     Holder,
     alive_by_operator,
     batch_room,
-    forward_device_ns,
-    memory_categories,
     memory_use,
 )
-from tb_perfadvisor.signals.device.recomputation import recomputation
 from tb_perfadvisor.signals.host.idle import OVERRIDING, IdleOwner, idle_without
 from tb_perfadvisor.signals.launch.delays import (
     LONGEST_LAUNCH_GAP_NS,
     launch_queue,
     short_and_long_gaps,
 )
-from tb_perfadvisor.signals.ranks.rank_summary import DevicePeak, snapshot_peaks
+from tb_perfadvisor.signals.ranks.ranks import DevicePeak, snapshot_peaks
 from tb_perfadvisor.signals.snapshots.course import (
     Course,
     Exhaustion,
@@ -83,13 +80,12 @@ class MemoryNearCapacity(Rule):
         what = "reserved" if reserved is not None else "allocated"
         use = memory_use(signals)
         holders = alive_by_operator(signals, use, use.peak) if use is not None else ()
-        kept = _activations(signals)
         most = f"; the largest part was {_largest_part(holders[0], peak)}" if holders else ""
         yield Finding(
             instance=f"{format_share(share)} is in use",
             summary=(
                 f"Peak {what} memory is {format_bytes(peak)} of"
-                f" {format_bytes(memory.capacity_bytes)} ({format_share(share)}){most}.{kept}"
+                f" {format_bytes(memory.capacity_bytes)} ({format_share(share)}){most}."
             ),
             severity="high" if share >= self.critical_share else "medium",
             evidence=(
@@ -135,19 +131,6 @@ def _sizes(allocated: int | None, reserved: int | None, capacity: int | None) ->
             ("peak reserved", reserved),
             ("device memory", capacity),
         ),
-    )
-
-
-def _activations(signals: Signals) -> str:
-    """What activations hold, and what it costs to recompute them; empty if unknown."""
-    categories = memory_categories(signals)
-    held = categories.at_peak.get(MemoryCategory.ACTIVATIONS, 0) if categories else 0
-    forward_ns = forward_device_ns(signals)
-    if not held or not forward_ns or len(recomputation(signals).rows):
-        return ""
-    return (
-        f" Activations hold {format_bytes(held)} of it. Checkpointing every second block frees"
-        f" about half of that, and recomputes {per_step(forward_ns // 2, signals)} of device work."
     )
 
 

@@ -19,7 +19,7 @@ from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costlie
 from tb_perfadvisor.rules.savings import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
-from tb_perfadvisor.signals.device.conversions import WeightUnpacking, casts, weight_unpacking
+from tb_perfadvisor.signals.device.conversions import casts
 from tb_perfadvisor.signals.work.layer_forms import emulated_products, in_32_bits, in_bfloat16
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
@@ -133,12 +133,10 @@ class CastOverhead(Rule):
     minimum_share = Limit(0.02, "share", "A smaller gain does not justify the search.")
 
     def check(self, signals: Signals) -> Iterable[Finding]:
-        cast, unpacking = casts(signals), weight_unpacking(signals)
-        rows = np.concatenate([cast.rows, unpacking.rows])
+        cast = casts(signals)
+        rows = cast.rows
         now_ns = signals.trace.events.duration_ns[rows]
-        is_pure = np.append(cast.is_pure, np.ones(len(unpacking.rows), dtype=bool))
-        then_ns = np.where(is_pure, now_ns // 2, now_ns * 3 // 4)
-        then_ns[is_in(rows, unpacking.casts)] = 0
+        then_ns = np.where(cast.is_pure, now_ns // 2, now_ns * 3 // 4)
         saving = faster_device_work(signals, rows, then_ns, basis="heuristic")
         exposed_ns, busy_ns = saving.claimed_ns, signals.attribution.total_ns(*BUSY)
         if self.is_minor(exposed_ns, signals) or exposed_ns < self.minimum_busy_share * busy_ns:
@@ -148,27 +146,15 @@ class CastOverhead(Rule):
                 f"{per_step(exposed_ns, signals)} goes into converting data types"
                 f" ({count_per_step(len(rows), 'kernel', signals)}),"
                 f" {format_share(exposed_ns / busy_ns)} of the device's busy time."
-                f"{_unpacking_sentence(signals, unpacking)}"
             ),
             saving=saving,
             evidence=costly_work("casts", signals, rows, saving.claims),
             remedies=advise(
-                *(("unpacking-products",) if len(unpacking.rows) else ()),
                 "compile",
                 "bfloat16-weights",
                 "cast-once",
             ),
         )
-
-
-def _unpacking_sentence(signals: Signals, unpacking: WeightUnpacking) -> str:
-    rows = np.concatenate([unpacking.rows, unpacking.casts])
-    if not len(rows):
-        return ""
-    unpacked_ns = int(signals.trace.events.duration_ns[rows].sum())
-    return (
-        f" Unpacking weights for the products that follow takes {per_step(unpacked_ns, signals)}."
-    )
 
 
 _BFLOAT16 = regex(r"bf16|bfloat16", re.IGNORECASE)

@@ -12,8 +12,13 @@ from tb_perfadvisor.machine.facts import POWER_CAP
 from tb_perfadvisor.rules.amounts import share_of_window
 from tb_perfadvisor.rules.base import Limit, Rule
 from tb_perfadvisor.rules.evidence.host import host_code_table, lines_tables
-from tb_perfadvisor.rules.evidence.tables import events_by_name, step_time_series
-from tb_perfadvisor.rules.evidence.whole_run import run_finding, run_series, steps_of
+from tb_perfadvisor.rules.evidence.tables import (
+    events_by_name,
+    run_finding,
+    run_series,
+    step_time_series,
+    steps_of,
+)
 from tb_perfadvisor.rules.finding import (
     Cell,
     Column,

@@ -158,21 +158,14 @@ _AT_ONCE = (
 _WHY = {
     Avoidable.WHOLE: _AT_ONCE,
     Avoidable.PART: _AT_ONCE,
-    Avoidable.AGAIN: "Each of {} trips of a loop computes what the trip before has computed.",
     Avoidable.SUMS: "Each of {} trips of a loop sums up over the devices what the loop adds up.",
-    Avoidable.BUBBLE: (
-        "Devices pass their results on in a pipeline. While it fills and drains, which is part of"
-        " {} trips, devices compute what nobody needs."
-    ),
     Avoidable.GATHERED: "Each of {} devices reads a small part of what all of them gather.",
     Avoidable.PASSES: "They are {} passes over the same arrays; none needs another's result.",
 }
 _INSTEAD = {
     Avoidable.WHOLE: ("trips-at-once",),
     Avoidable.PART: ("product-before-loop",),
-    Avoidable.AGAIN: ("result-of-last-trip",),
     Avoidable.SUMS: ("sum-after-loop",),
-    Avoidable.BUBBLE: ("more-micro-batches",),
     Avoidable.GATHERED: ("exchange-borders",),
     Avoidable.PASSES: ("one-pass",),
 }

@@ -24,7 +24,7 @@ from tb_perfadvisor.signals.tpu.fitting_sizes import (
     time_of_batch,
 )
 from tb_perfadvisor.signals.tpu.padding import OperationPadding, operation_paddings
-from tb_perfadvisor.signals.tpu.weights import ReadWeights, read_weights
+from tb_perfadvisor.signals.tpu.product_time import ReadWeights, read_weights
 from tb_perfadvisor.signals.tpu.xla_operations import executions, loops
 from tb_perfadvisor.signals.work.matrix_work import MatrixUnit, matrix_unit
 from tb_perfadvisor.trace import Totals

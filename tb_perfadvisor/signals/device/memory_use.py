@@ -24,7 +24,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.patterns import regex
-from tb_perfadvisor.signals.core.memory import (
+from tb_perfadvisor.signals.core.operators import (
     NEVER,
     Lives,
     MemoryCategory,
@@ -36,7 +36,6 @@ from tb_perfadvisor.signals.core.memory import (
     sample_maxima,
 )
 from tb_perfadvisor.signals.core.origins import starting
-from tb_perfadvisor.signals.device.device_work import operators_of, work_rows
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
@@ -380,15 +379,6 @@ def batch_room(signals: Signals) -> BatchRoom | None:
         return None
     kept = max((memory.peak_reserved_bytes or 0) - memory.peak_allocated_bytes, 0)
     return BatchRoom(room / (growing + kept), room / growing)
-
-
-@memoized
-def forward_device_ns(signals: Signals) -> int:
-    """Device work that the forward passes of the used window launch, without copies."""
-    trace, rows = signals.trace, work_rows(signals)
-    rows = rows[trace.events.kind[rows] == EventKind.KERNEL]
-    phase = _phases(trace, operators_of(signals, rows))
-    return int(trace.events.duration_ns[rows[phase == Phase.FORWARD.code]].sum())
 
 
 @memoized

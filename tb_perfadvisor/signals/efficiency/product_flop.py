@@ -24,9 +24,9 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.graph import PRODUCTS, running_programs
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.product_time import product_flop
+from tb_perfadvisor.signals.work.operator_inputs import Work
 from tb_perfadvisor.signals.work.operator_work import is_product
 from tb_perfadvisor.signals.work.products import outermost_products, replayed_products
-from tb_perfadvisor.signals.work.required_work import Work
 from tb_perfadvisor.signals.work.roofline import (
     FORMAT_OF_WIDTH,
     MATRIX_FAMILIES,

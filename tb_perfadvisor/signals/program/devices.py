@@ -7,6 +7,7 @@ what was gathered or reduced over all devices. Each device then repeats the same
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -218,3 +219,84 @@ def _is_split(program: Program, product: int) -> bool:
     through = (*SAME_ELEMENTS, *_PARTS)
     factors = (origin(program, of, through) for of in program.operands(product))
     return any(program.parts[factor] > 1 for factor in factors)
+
+
+_SENT = {"all-gather": 1.0, "all-reduce": 2.0, "collective-permute": 1.0, "reduce-scatter": 1.0}
+"""How often a ring sends the array, for large rings."""
+_STORED = (*SAME_ELEMENTS, "dynamic-slice", "slice")
+"""What takes the parameters of a layer out of those of all layers."""
+_LARGEST_SHARE_OF_MEMORY = 0.25
+"""What whole weights, gradients and optimizer state may take of a device's memory."""
+
+
+class Carried(Enum):
+    """What a collective carries."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    ACTIVATIONS = "activations"
+
+
+@memoized
+def carried(signals: Signals) -> dict[tuple[str, str], Carried]:
+    """What each collective carries, by module and operation."""
+    found = {}
+    for running in running_programs(signals):
+        program = running.program
+        state = {program.shape_of(row).dims for row in _state(program)}
+        for row in _collectives_in(program):
+            found[program.module, program.kernel_of(row)] = _carried(program, row, state)
+    return found
+
+
+def _collectives_in(program: Program) -> list[int]:
+    return program.rows_of([*_SENT, *(f"{name}-start" for name in _SENT)])
+
+
+def _state(program: Program) -> list[int]:
+    """The arguments that a step returns updated: parameters, and the state of their optimizer."""
+    return [row for row in range(len(program)) if program.is_aliased[row]]
+
+
+def _carried(program: Program, row: int, state: set[tuple[int, ...]]) -> Carried:
+    sources = [origin(program, of, _STORED) for of in program.operands(row)]
+    if sources and all(program.argument[of] >= 0 for of in sources):
+        is_state = any(program.is_aliased[of] or program.parts[of] > 1 for of in sources)
+        return Carried.PARAMETERS if is_state else Carried.ACTIVATIONS
+    is_updated = program.shape_of(row).dims in state and not _is_multiplied(program, row)
+    return Carried.GRADIENTS if is_updated else Carried.ACTIVATIONS
+
+
+def _is_multiplied(program: Program, row: int) -> bool:
+    """Whether a matrix product reads what is mapped from a value."""
+    users = readers(program, row, (*SAME_ELEMENTS, *MAPS))
+    return any(program.name_of(user) in PRODUCTS for user in users)
+
+
+@memoized
+def share_if_batch_is_split(signals: Signals) -> float | None:
+    """What devices that keep whole weights and split the batch exchange, relative to now.
+
+    None unless a program that trains splits its weights, but no other argument, exchanges
+    activations, and whole weights would fit into the memory of a device.
+    """
+    facts = signals.device_facts
+    memory_bytes = facts.memory_bytes if facts is not None else None
+    now = then = 0.0
+    for running in running_programs(signals):
+        program, state = running.program, _state(running.program)
+        others = [
+            row for row in range(len(program)) if program.argument[row] >= 0 and row not in state
+        ]
+        is_split = any(program.parts[row] > 1 for row in state)
+        if not is_split or not others or any(program.parts[row] != 1 for row in others):
+            return None
+        whole = sum(program.shape_of(row).padded_bytes * program.parts[row] for row in state)
+        if memory_bytes is None or whole > _LARGEST_SHARE_OF_MEMORY * memory_bytes:
+            return None
+        for row in _collectives_in(program):
+            if _carried(program, row, set()) is not Carried.PARAMETERS:
+                name = program.name_of(row).removesuffix("-start")
+                now += _SENT[name] * program.shape_of(row).padded_bytes * program.runs[row]
+        then += _SENT["all-reduce"] * whole
+    return then / now if now else None

@@ -21,7 +21,6 @@ from tb_perfadvisor.signals.program.graph import (
     Running,
     arithmetic_ns,
     count_of,
-    matrix_unit_side,
     origin,
     readers,
     running_programs,
@@ -29,9 +28,7 @@ from tb_perfadvisor.signals.program.graph import (
     total_ns,
 )
 from tb_perfadvisor.signals.program.loops import (
-    ComputedBefore,
     LoopValues,
-    cycles,
     loops_of,
     reached,
 )
@@ -53,9 +50,6 @@ _OF_PRODUCTS = frozenset(
 )
 EXCHANGES = ("all-", "collective-", "reduce-scatter")
 _REDUCTIONS = ("all-reduce", "all-reduce-start", "reduce-scatter")
-_PASSES_ON = ("collective-permute", "collective-permute-start")
-_MICRO_BATCHES_PER_STAGE = 4
-"""With more, little is left to gain (Huang et al., "GPipe", 2019)."""
 _TAKES = ("slice", "dynamic-slice")
 _LARGEST_SHARE_OF_MEMORY = 0.25
 """What arrays of all trips may take of a device's memory."""
@@ -69,10 +63,8 @@ class Avoidable(Enum):
 
     WHOLE = "no trip depends on the one before in anything"
     PART = "something that each trip does could be done for all trips at once"
-    AGAIN = "a trip computes what the trip before has computed"
     SUMS = "what trips add up is summed over the devices in each trip"
     GATHERED = "each device reads a part of what all of them gather"
-    BUBBLE = "a pipeline of devices fills and drains"
     PASSES = "several passes read the same array, though none needs another's result"
 
 
@@ -107,7 +99,7 @@ def loop_work(signals: Signals) -> tuple[AvoidableWork, ...]:
         serial = frozenset().union(*(loop.serial for loop in loops))
         for values in loops:
             loop = _Loop(signals, running, values, serial, bytes_per_s)
-            works = loop.work(), loop.computed_again(), loop.summed_in_each_trip(), loop.bubble()
+            works = loop.work(), loop.summed_in_each_trip()
             found += [work for work in works if work is not None]
     return tuple(found)
 
@@ -196,40 +188,6 @@ class _Loop:
                 shares[name] = min(max(now_ns - read_ns, NEEDED_AT_BEST * least_ns) / now_ns, 1.0)
         return shares
 
-    def computed_again(self) -> AvoidableWork | None:
-        """What computes what the trip before has computed; None if nothing does."""
-        before = ComputedBefore(self.program, self.values)
-        pairs = {
-            self.program.kernel_of(later): self.program.kernel_of(earlier)
-            for later, earlier in before.pairs().items()
-            if self.program.kernel_of(later) in self.rows
-        }
-        now = {name: total_ns(self.signals, [self.running.operations[name]]) for name in pairs}
-        remains = {}
-        for name, other in pairs.items():
-            costs = {row: self._cost_ns(row) for row in self.rows[name]}
-            others = [row for row in self.values.rows if self.program.kernel_of(row) == other]
-            needed = sum(
-                cost
-                for row, cost in costs.items()
-                if not any(before.is_same(row, of, next_trip=True) for of in others)
-            )
-            remains[name] = now[name] * needed / max(sum(costs.values()), 1.0)
-        names = tuple(sorted(pairs, key=lambda name: remains[name] - now[name]))
-        moved = sum(self._bytes(name, at_once=False) * self._count(name) for name in names)
-        if not names:
-            return None
-        return AvoidableWork(
-            running=self.running,
-            trips=self.trips,
-            names=names,
-            time_ns=sum(now.values()),
-            needed_ns=sum(remains.values()),
-            moved_bytes=moved,
-            border_bytes=moved * sum(remains.values()) / max(sum(now.values()), 1),
-            kind=Avoidable.AGAIN,
-        )
-
     def summed_in_each_trip(self) -> AvoidableWork | None:
         """Sums over the devices of what the loop adds up: the sum could be reduced once.
 
@@ -255,44 +213,6 @@ class _Loop:
             moved_bytes=moved,
             border_bytes=moved / self.trips,
             kind=Avoidable.SUMS,
-        )
-
-    def bubble(self) -> AvoidableWork | None:
-        """The trips in which a pipeline of devices fills and drains; None if it is no pipeline.
-
-        In a pipeline, all that a trip computes from the one before has come from another device.
-        """
-        program = self.program
-        passing = [row for row in self.values.serial if program.name_of(row) in _PASSES_ON]
-        products = [row for row in self.values.serial if program.name_of(row) in PRODUCTS]
-        stays = self.values.serial - set(passing)
-        reads = {row: [of for of in program.operands(row) if of in stays] for row in stays}
-        if not passing or not products or cycles(reads):
-            return None
-        stages = max(program.groups.get(row, 1) for row in passing)
-        useful = self.trips - stages + 1
-        if useful < 1:
-            return None
-        shapes = [program.shape_of(row) for row in products]
-        rows = min(shape.elements // max(shape.dims) for shape in shapes)
-        splits = min(
-            _MICRO_BATCHES_PER_STAGE * stages // useful,
-            rows // (2 * matrix_unit_side(self.signals)),  # rows that fill the matrix unit
-        )
-        if splits < 2:
-            return None
-        needed = (splits * useful + stages - 1) / splits / self.trips
-        now = {name: total_ns(self.signals, [self.running.operations[name]]) for name in self.rows}
-        moved = sum(self._bytes(name, at_once=False) * self._count(name) for name in now)
-        return AvoidableWork(
-            running=self.running,
-            trips=self.trips,
-            names=tuple(sorted(now, key=lambda name: -now[name])),
-            time_ns=sum(now.values()),
-            needed_ns=sum(now.values()) * needed,
-            moved_bytes=moved,
-            border_bytes=moved * needed,
-            kind=Avoidable.BUBBLE,
         )
 
     def _adding(self, reduction: int) -> set[int]:
@@ -330,12 +250,6 @@ class _Loop:
         """Whether an operation only adds up, or moves what others add up."""
         rows = {row for row in self.rows[name] if self.program.name_of(row) not in FREE}
         return bool(rows) and rows <= adding
-
-    def _cost_ns(self, row: int) -> float:
-        """What a value takes on its own."""
-        if self.program.name_of(row) not in PRODUCTS:
-            return single_elements_ns(self.signals, self.program, row)
-        return arithmetic_ns(self.signals, self.program, [row]) or 0.0
 
     def _count(self, name: str) -> float:
         return count_of(self.signals, self.running.operations[name])

@@ -12,33 +12,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import permutations
 
 from msgspec import Struct
 
-from tb_perfadvisor.signals.program.graph import MOVES, PRODUCTS, origin
-from tb_perfadvisor.trace.hlo_text import parse_instruction
+from tb_perfadvisor.signals.program.graph import MOVES
 from tb_perfadvisor.trace.program import Program
 
 _PASSED_ON = frozenset((*MOVES, "convert", "select"))
-_ELEMENTWISE = frozenset(
-    {
-        *(
-            "convert",
-            "select",
-            "add",
-            "subtract",
-            "multiply",
-            "divide",
-            "maximum",
-            "minimum",
-            "power",
-        ),
-        *("abs", "negate", "sign", "exponential", "log", "log-plus-one", "exponential-minus-one"),
-        *("logistic", "tanh", "sqrt", "rsqrt", "sine", "cosine", "and", "or", "not", "clamp"),
-    }
-)
-_RENAMES = ("bitcast", "copy", "copy-start", "reshape")
 _SUMS = _PASSED_ON | {"add", "maximum", "minimum"}
 _HISTORIES = frozenset((*MOVES, "dynamic-update-slice"))
 _BUFFERS = _PASSED_ON | {"dynamic-update-slice"}
@@ -180,88 +160,3 @@ def cycles(reads: Mapping[int, Sequence[int]]) -> list[set[int]]:
                     if len(component) > 1 or node in reads[node]:
                         found.append(component)
     return found
-
-
-class ComputedBefore:
-    """Which values of a loop the trip before has computed already, at another place.
-
-    A value of the next trip is computed from what this trip passes on. If this trip computes the
-    same from that, the next could be handed the result.
-    """
-
-    def __init__(self, program: Program, values: LoopValues) -> None:
-        self.program, self.values = program, values
-        self._known: dict[tuple[int, int, bool], bool] = {}
-
-    def pairs(self) -> dict[int, int]:
-        """Products, and those that compute the same in the trip before."""
-        products = [
-            row
-            for row in self.program.rows_of(PRODUCTS)
-            if row in self.values.rows and self.program.loop[row] == self.values.loop
-        ]
-        return {
-            later: earlier
-            for later, earlier in permutations(products, 2)
-            if self.is_same(later, earlier, next_trip=True)
-        }
-
-    def is_same(self, later: int, earlier: int, *, next_trip: bool) -> bool:
-        """Whether a value is the same as another one of its trip, or of the trip before."""
-        later, earlier = (origin(self.program, row, _RENAMES) for row in (later, earlier))
-        if next_trip and later not in self.values.varying:
-            next_trip = False
-        if later == earlier:
-            return not next_trip
-        passed_on = self._passed_on(later, 0) if self.program.name_of(later) in _RENAMES else None
-        if next_trip and passed_on is not None:
-            return self.is_same(passed_on, earlier, next_trip=False)
-        key = later, earlier, next_trip
-        if key not in self._known:
-            self._known[key] = False  # a cycle proves nothing
-            self._known[key] = self._is_same(*key)
-        return self._known[key]
-
-    def _passed_on(self, row: int, slot: int) -> int | None:
-        """What a trip passes on to the next as an operand of a value; None if it is no such one."""
-        reads = self.program.operands(row, slot)
-        inside = [of for of in reads if of in self.values.rows]
-        return inside[0] if len(inside) == 1 and len(reads) > 1 else None
-
-    def _is_same(self, later: int, earlier: int, next_trip: bool) -> bool:
-        program = self.program
-        shapes = [program.shape_of(row) for row in (later, earlier)]
-        operands = [program.operands(row) for row in (later, earlier)]
-        if (
-            program.name_of(later) != program.name_of(earlier)
-            or (shapes[0].dims, shapes[0].dtype) != (shapes[1].dims, shapes[1].dtype)
-            or self._attributes(later) != self._attributes(earlier)
-            or not (operands[0] or program.name_of(later) in ("constant", "iota"))
-        ):
-            return False
-        slots = range(max(map(len, operands)))
-        return all(self._is_same_operand(later, earlier, slot, next_trip) for slot in slots)
-
-    def _is_same_operand(self, later: int, earlier: int, slot: int, next_trip: bool) -> bool:
-        reads, others = (self.program.operands(row, slot) for row in (later, earlier))
-        if next_trip and (passed_on := self._passed_on(later, slot)) is not None:
-            return len(others) == 1 and self.is_same(passed_on, others[0], next_trip=False)
-        if len(reads) != len(others):
-            return False
-        return all(
-            self.is_same(one, other, next_trip=next_trip)
-            for one, other in zip(reads, others, strict=True)
-        )
-
-    def _attributes(self, row: int) -> object:
-        """What else decides a value than its operands: by default, its place in the source."""
-        name = self.program.name_of(row)
-        if name in _ELEMENTWISE:
-            return name
-        if name == "broadcast":
-            return self.program.dimensions.get(row)
-        parsed = parse_instruction(self.program.texts.get(row, ""))
-        if parsed is None or name not in (*PRODUCTS, "compare"):
-            return self.program.paths.get(row, row)
-        attributes, _, _ = parsed.attributes.partition("metadata=")
-        return parsed.contracting, parsed.labels, parsed.operand_precision, attributes

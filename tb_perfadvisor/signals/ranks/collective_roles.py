@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.core.collectives import Mask
 from tb_perfadvisor.signals.memo import memoized
-from tb_perfadvisor.signals.program.exchanges import Carried, carried
+from tb_perfadvisor.signals.program.devices import Carried, carried
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, places_by_value

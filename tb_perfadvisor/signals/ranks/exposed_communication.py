@@ -11,13 +11,10 @@ rest. A reduce-scatter and an all-gather send what the all-reduce of the gradien
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import COMPUTE, Cause
@@ -30,7 +27,7 @@ from tb_perfadvisor.signals.ranks.collective_costs import link_of_group, step_me
 from tb_perfadvisor.signals.ranks.collective_roles import CollectiveRoles, Role, collective_roles
 from tb_perfadvisor.signals.ranks.ranks import collectives_of
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.trace import CopyDirection, EventKind, Precision, Trace
+from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.intervals import Intervals, contains, intersect, overlap_once_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -221,66 +218,10 @@ def free_compute_ns(signals: Signals) -> int:
     return min(free_ns, round(_HIDDEN_OF_EXPOSED * int(collectives.exposed_ns.sum())))
 
 
-def sends_wide_sums(signals: Signals) -> bool:
-    """Whether 32-bit sums that are no gradients take a good part, and most compute is 16-bit."""
-    collectives, shares = collectives_of(signals), signals.compute_shares
-    wide = collectives.of("all-reduce", "reduce-scatter") & collectives.is_32_bit
-    wide &= has_role(signals, Role.TENSOR, Role.UNKNOWN)
-    exposed_ns = collectives.exposed_ns
-    is_much = exposed_ns[wide].sum() >= GOOD_PART * exposed_ns.sum() > 0
-    return bool(is_much) and (shares or {}).get(Precision.BITS_16, 0.0) >= _MOSTLY
-
-
-LATE: Final = 0.1
-"""A gather of which compute hides less began when nothing was left to hide it."""
 _BACKWARD: Final = regex(
     r"^(?:autograd::engine::evaluate_function|FSDP::(?:pre_backward|backward_prefetch)"
     r"|\w+Backward\d*$|.*(?:_pre_backward_hook|_backward_prefetch))"
 )
-_GATHER: Final = regex(r"^FSDP::all_gather \((.*)\)$")
-_FORWARD: Final = regex(r"^FSDP::pre_forward \((.*)\)$")
-
-
-class ShardGathers(Struct, frozen=True):
-    """All-gathers of sharded parameters in the used window whose launches were recorded."""
-
-    forward: int
-    backward: int
-    """Gathered again, because the program gave the whole parameters up after the forward pass."""
-    prefetched: int | None
-    """Of those for the forward pass, how many another module's hook launched; None without FSDP2's
-    annotations."""
-
-
-@memoized
-def shard_gathers(signals: Signals) -> ShardGathers | None:
-    """The all-gathers of sharded parameters; None if no launch of any was recorded."""
-    collectives, trace = collectives_of(signals), signals.trace
-    launch = trace.events.launched_by[collectives.row]
-    chosen = collectives.of("all-gather") & has_role(signals, Role.SHARDS) & (launch >= 0)
-    if not chosen.any():
-        return None
-    backward = in_backward(trace, launch[chosen])
-    modules, hooks = (_around(trace, launch[chosen], pattern) for pattern in (_GATHER, _FORWARD))
-    is_named = (modules >= 0) & (hooks >= 0) & ~backward
-    return ShardGathers(
-        forward=int((~backward).sum()),
-        backward=int(backward.sum()),
-        prefetched=_differing(trace, modules[is_named], hooks[is_named])
-        if is_named.any()
-        else None,
-    )
-
-
-def began_late(signals: Signals) -> Mask:
-    """Which collectives of the used window began when no compute was left to hide them.
-
-    The others began in time; if they are exposed, they take longer than the compute beside them.
-    Shape (n,).
-    """
-    collectives = collectives_of(signals)
-    hidden_ns = collectives.duration_ns - collectives.exposed_ns
-    return hidden_ns < LATE * collectives.duration_ns
 
 
 _FEWEST_COPIES = 10
@@ -316,40 +257,17 @@ def gathered_once(signals: Signals) -> int | None:
     launch = trace.events.launched_by[table.row]
     gathers = trace.is_any_of(table.operation, "all-gather")
     gathers &= collective_roles(signals).is_for(Role.SHARDS) & (launch >= 0)
-    if not gathers.any() or in_backward(trace, launch[gathers]).any():
+    if not gathers.any() or _in_backward(trace, launch[gathers]).any():
         return None
     return int(gathers.sum())
 
 
-def in_backward(trace: Trace, launches: Int32) -> Mask:
+def _in_backward(trace: Trace, launches: Int32) -> Mask:
     """Which launches are part of a backward pass; shape (n,)."""
-    return _climb(trace, launches, lambda name: _BACKWARD.match(name) is not None) >= 0
-
-
-def _around(trace: Trace, rows: Int32, pattern: re.Pattern[str]) -> Int32:
-    """The name of the innermost event around each event that matches a pattern; -1 for none."""
-    found = _climb(trace, rows, lambda name: pattern.match(name) is not None)
-    return np.where(found >= 0, trace.events.name[np.maximum(found, 0)], -1).astype(np.int32)
-
-
-def _climb(trace: Trace, rows: Int32, matches: Callable[[str], bool]) -> Int32:
-    """The innermost event at or around each event whose name matches; -1 for none; shape (n,)."""
     events = trace.events
-    hits = [name for name in distinct(events.name).tolist() if matches(trace.strings[name])]
-    return innermost_marked(events.parent, rows.astype(np.int32), is_in(events.name, hits))
-
-
-def _differing(trace: Trace, gathers: NDArray[np.int32], hooks: NDArray[np.int32]) -> int:
-    """How many gathers are of another module than the hook that launched them."""
-    return sum(
-        _module(_GATHER, trace.strings[gather]) != _module(_FORWARD, trace.strings[hook])
-        for gather, hook in zip(gathers.tolist(), hooks.tolist(), strict=True)
-    )
-
-
-def _module(pattern: re.Pattern[str], name: str) -> str:
-    match = pattern.match(name)
-    return match[1] if match else ""
+    names = distinct(events.name).tolist()
+    nodes = is_in(events.name, [name for name in names if _BACKWARD.match(trace.strings[name])])
+    return innermost_marked(events.parent, launches.astype(np.int32), nodes) >= 0
 
 
 _SHARDING = ("reduce-scatter", "all-gather", "broadcast", "reduce")

@@ -19,8 +19,7 @@ from tb_perfadvisor.signals.core.collectives import LEFT_TOGETHER
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.ranks.collective_roles import Role, collective_roles
 from tb_perfadvisor.signals.ranks.matching import Matched
-from tb_perfadvisor.signals.ranks.rank_summary import CAUSES
-from tb_perfadvisor.signals.ranks.ranks import Ranks, ranks_of
+from tb_perfadvisor.signals.ranks.ranks import CAUSES, Ranks, ranks_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import Intervals, last_before, union

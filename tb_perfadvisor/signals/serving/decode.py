@@ -35,9 +35,8 @@ from tb_perfadvisor.signals.recording.needs import Need
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels
-from tb_perfadvisor.signals.work.operator_inputs import Inputs, parse_inputs
+from tb_perfadvisor.signals.work.operator_inputs import Inputs, Work, parse_inputs
 from tb_perfadvisor.signals.work.products import outermost_products, replayed_products
-from tb_perfadvisor.signals.work.required_work import Work
 from tb_perfadvisor.signals.work.roofline import roofline
 from tb_perfadvisor.signals.workload.fit import first_fitting
 from tb_perfadvisor.signals.workload.workload import Part, workload

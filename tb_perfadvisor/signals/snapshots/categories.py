@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.patterns import regex
-from tb_perfadvisor.signals.core.memory import (
+from tb_perfadvisor.signals.core.operators import (
     NEVER,
     Lives,
     MemoryCategory,

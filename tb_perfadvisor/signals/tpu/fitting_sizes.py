@@ -17,12 +17,13 @@ from msgspec.structs import replace
 from tb_perfadvisor.hardware.tpu_shape_costs import SAVED_RANGE, ShapeCosts, shape_costs
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.memory_time import achievable_bandwidth, moved_bytes
-from tb_perfadvisor.signals.tpu.multiplications import (
+from tb_perfadvisor.signals.tpu.padding import (
     Multiplication,
+    OperationPadding,
+    moved_arrays,
     multiplication_of,
     product_of,
 )
-from tb_perfadvisor.signals.tpu.padding import OperationPadding, moved_arrays
 from tb_perfadvisor.trace.hlo_text import Instruction, Shape, parse_instruction, round_up
 from tb_perfadvisor.units import NS_PER_S
 

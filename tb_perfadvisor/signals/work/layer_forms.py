@@ -26,7 +26,6 @@ from tb_perfadvisor.signals.host.call_tree import host_operators
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.fusible_work import fusible_on_cpu
-from tb_perfadvisor.signals.work.gathers import gathered_matrices
 from tb_perfadvisor.trace import Precision, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
 from tb_perfadvisor.trace.intervals import Intervals, intersect, union
@@ -116,10 +115,6 @@ for tensors in the cache and beyond it, and at most. Ten chains on 2 and 32 MB, 
 TorchInductor, saved 0.23 to 0.96 and 0.84 to 1.17 of it, in turns, by processor time of a core."""
 _BEYOND_CACHE_BYTES = 16e6
 """What an operator moves."""
-_GROUPED = ((0.8, 0.0), (1.0, 0.7), (1.0, 1.0))
-"""What one product for all rows of a matrix saves of copying a matrix for each row, and of the
-products with the copies: at least, as expected, and at most. With 4 to 16 matrices of 32 x 32 to
-256 x 512 numbers, 92 to 99 % of both was saved from 128 rows on, and 57 % with 64 of 64 x 64."""
 _IN_32_BITS = (
     # 0.41 to 0.65 from 64 x 64 on.
     _Layer(_MATRIX, 0.4, 0.5, 0.65),
@@ -275,19 +270,6 @@ def in_fused_loops(signals: Signals) -> tuple[Form | None, int]:
     parts = least, np.where(is_large, beyond, in_cache), most
     saved = [float((work.now_ns * gone * part).sum()) for part in parts]
     return _saving(signals, work.rows, work.now_ns, saved), len(work.now_bytes)
-
-
-@memoized
-def in_grouped_products(signals: Signals) -> Form | None:
-    """Products with copied matrices, for all rows of a matrix at once; None without any."""
-    found, operators = gathered_matrices(signals), host_operators(signals)
-    if not len(found.rows):
-        return None
-    rows = np.concatenate((found.rows, found.products))
-    now_ns = operators.self_ns[np.searchsorted(operators.rows, rows)]
-    copies_ns, products_ns = (float(each.sum()) for each in np.split(now_ns, [len(found.rows)]))
-    saved = [copies * copies_ns + products * products_ns for copies, products in _GROUPED]
-    return _saving(signals, rows, now_ns, saved)
 
 
 def _form(

@@ -19,8 +19,7 @@ import msgspec
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.operators import Shape
 from tb_perfadvisor.signals.work import matrix_work as matrix
-from tb_perfadvisor.signals.work.operator_inputs import Inputs, common_format, parse_inputs
-from tb_perfadvisor.signals.work.required_work import Work
+from tb_perfadvisor.signals.work.operator_inputs import Inputs, Work, common_format, parse_inputs
 from tb_perfadvisor.trace import KernelFamily
 
 

@@ -36,9 +36,9 @@ from tb_perfadvisor.hardware import Peaks
 from tb_perfadvisor.signals.core.operators import work_operators
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
-from tb_perfadvisor.signals.work.hlo_work import work_of_hlo
-from tb_perfadvisor.signals.work.required_work import Matmul, Work
-from tb_perfadvisor.signals.work.work_owners import WorkOwners
+from tb_perfadvisor.signals.work.matrix_work import work_of_hlo
+from tb_perfadvisor.signals.work.operator_inputs import Matmul, Work
+from tb_perfadvisor.signals.work.products import WorkOwners
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision, Trace
 from tb_perfadvisor.trace.assembler import Interned
 from tb_perfadvisor.trace.integer_groups import group_rows, is_in, row_mask, unique_inverse

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.ingest.chrome.encoding import (
+from tb_perfadvisor.ingest.chrome.reader import (
     concatenate,
     double_field,
     message_field,

@@ -281,39 +281,6 @@ def nccl_export(path: Path, *, with_ranks: bool) -> Path:
     )
 
 
-def test_samples_of_the_host(path: Path) -> None:
-    """Three samples of the thread, one of a thread that does nothing else."""
-    names = {1: "a_kernel", 2: "cudaLaunchKernel_v7000", 3: "gc_collect_main", 4: "visit"}
-    names |= {5: "/opt/python/libpython3.11.so", 6: "main"}
-    write(
-        path,
-        names,
-        CUPTI_ACTIVITY_KIND_KERNEL=[kernel(100, 130, 1, correlation=9)],
-        CUPTI_ACTIVITY_KIND_RUNTIME=[call(90, 95, 2, 9)],
-        COMPOSITE_EVENTS=[
-            (7, 140, 0, 1, THREAD, 1),
-            (5, 120, 0, 1, THREAD, 1),
-            (6, 125, 0, 1, THREAD + 5, 1),
-            (8, 160, 0, 1, THREAD, 1),
-        ],
-        SAMPLING_CALLCHAINS=[
-            (5, 6, 5, 0, 2),
-            (5, 4, 5, 1, 0),
-            (5, 3, 5, 0, 1),
-            (6, 3, 5, 0, 0),
-            (7, 4, 5, 0, 0),
-            (8, 4, 5, 1, 0),
-        ],
-    )
-    trace = read(path)
-    samples = trace.samples
-    assert samples.at_ns.tolist() == [120 - 90, 140 - 90]
-    # The innermost function of the first sample has no name of its own.
-    assert trace.texts(samples.function) == ("gc_collect_main", "visit")
-    assert trace.texts(samples.library) == ("/opt/python/libpython3.11.so",) * 2
-    assert set(trace.tracks.thread[samples.track].tolist()) == {500}
-
-
 def test_each_rank_becomes_a_trace(path: Path) -> None:
     first, second = split_by_rank(read(nccl_export(path, with_ranks=True)))
     assert (first.source.rank, second.source.rank) == (0, 1)

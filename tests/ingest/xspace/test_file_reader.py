@@ -11,8 +11,7 @@ from msgspec.structs import fields
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.xspace.decode import events
-from tb_perfadvisor.ingest.xspace.decode.file_reader import FileReader
-from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
+from tb_perfadvisor.ingest.xspace.decode.messages import WRITING, FileReader
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.trace import Trace
 from tests.support.xspaces import SOURCE, Drawing, Reference, field

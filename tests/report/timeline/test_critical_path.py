@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.report.timeline.collect_events import collect_events
-from tb_perfadvisor.report.timeline.critical_path import critical_path
+from tb_perfadvisor.report.timeline.range_sums import critical_path
 from tb_perfadvisor.report.timeline.window import TimelineEvents
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals.core.idle_gaps import MIN_DELAY_NS
 from tb_perfadvisor.signals.core.steps.partial_steps import EARLIER_WORK
-from tb_perfadvisor.signals.core.unrecorded_work import MIN_DELAY_NS
 from tb_perfadvisor.testing import TraceBuilder, host, ms, run_of, us
 from tb_perfadvisor.testing.builder import Builder
 from tb_perfadvisor.trace import EventKind, Trace

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.memory import MemoryCategory
+from tb_perfadvisor.signals.core.operators import MemoryCategory
 from tb_perfadvisor.signals.device.memory_use import (
     batch_room,
     categories_at,
-    forward_device_ns,
     memory_categories,
     peak_by_step,
     phase_starts,
@@ -135,10 +134,6 @@ def test_the_peak_of_each_step() -> None:
     peaks = peak_by_step(training())
     assert peaks is not None
     assert peaks.tolist() == [19 * GIB, 19 * GIB]
-
-
-def test_forward_work_is_what_the_forward_pass_launches() -> None:
-    assert forward_device_ns(training()) == 2 * ms(3)
 
 
 def test_inference_has_no_categories() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.core.memory import Phase
+from tb_perfadvisor.signals.core.operators import Phase
 from tb_perfadvisor.signals.device.memory_use import (
     Holder,
     MemoryUse,

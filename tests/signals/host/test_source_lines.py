@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tb_perfadvisor.contract.model import EventsEvidence
-from tb_perfadvisor.report.encode_evidence import encode_evidence
+from tb_perfadvisor.report.build import encode_evidence
 from tb_perfadvisor.rules.finding import Events
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import draw, run_of

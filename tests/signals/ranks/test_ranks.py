@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tb_perfadvisor.signals import Signals, collectives_of, ranks_of, reference_worker
 from tb_perfadvisor.signals.ranks.matching import align_clocks
-from tb_perfadvisor.signals.ranks.rank_summary import CAUSES, collectives_kept, summarize
-from tb_perfadvisor.signals.ranks.ranks import reduce_ranks
+from tb_perfadvisor.signals.ranks.ranks import CAUSES, collectives_kept, reduce_ranks, summarize
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of, us
 from tb_perfadvisor.trace import LazyTraces, Run, Source, Trace
 from tests.support.night import examples

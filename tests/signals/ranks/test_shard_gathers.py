@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.ranks.exposed_communication import (
-    ShardGathers,
-    began_late,
     gathered_once,
-    shard_gathers,
 )
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
@@ -48,20 +45,6 @@ def layers(*, prefetches: bool = False, again: bool = True, begins: float = 0.0)
         )  # fmt: skip
     builder.kernel("gemm", ms(14), ms(18), launched_by="backward")
     return Signals(run_of(builder.build()))
-
-
-def test_gathers_by_pass_and_what_exposes_them() -> None:
-    # Nothing runs beside any of the three.
-    assert shard_gathers(layers()) == ShardGathers(2, 1, 0)
-    assert began_late(layers()).tolist() == [True, True, True]
-    # The second begins 1 ms before the first layer ends, and takes 2 ms.
-    assert began_late(layers(begins=1)).tolist() == [True, False, True]
-
-
-def test_a_hook_that_gathers_the_next_module_prefetches() -> None:
-    found = shard_gathers(layers(prefetches=True))
-    assert found is not None
-    assert (found.forward, found.prefetched) == (2, 1)
 
 
 def test_programs_that_keep_whole_parameters_gather_once() -> None:

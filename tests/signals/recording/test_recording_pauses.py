@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tb_perfadvisor.signals.recording.recording_pauses import (
+from tb_perfadvisor.signals.recording.profiler_overhead import (
     DISPATCH_NS,
     NEIGHBORS,
     recording_pauses,

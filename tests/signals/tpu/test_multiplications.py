@@ -8,7 +8,7 @@ import pytest
 
 from tb_perfadvisor.hardware import find_device
 from tb_perfadvisor.hardware.tpu_shape_costs import Factors, ShapeCosts, nominal_costs
-from tb_perfadvisor.signals.tpu.multiplications import (
+from tb_perfadvisor.signals.tpu.padding import (
     Convolution,
     Multiplication,
     Product,

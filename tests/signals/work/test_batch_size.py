@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.work.hlo_work import batch_size
+from tb_perfadvisor.signals.work.matrix_work import batch_size
 from tb_perfadvisor.testing import TraceBuilder, ms, run_of
 
 CONVOLUTION = ("aten::conv2d", [[32, 3, 224, 224], [64, 3, 7, 7], [64]])

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.signals.work.hlo_work import work_of_hlo
-from tb_perfadvisor.signals.work.required_work import Matmul
+from tb_perfadvisor.signals.work.matrix_work import work_of_hlo
+from tb_perfadvisor.signals.work.operator_inputs import Matmul
 from tb_perfadvisor.trace import KernelFamily
 
 # HLO text from GPU profiles.

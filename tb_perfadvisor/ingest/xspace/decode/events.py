@@ -21,7 +21,7 @@ from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from tb_perfadvisor.ingest.xspace.decode import wire
-from tb_perfadvisor.ingest.xspace.decode.file_reader import Field, FileReader
+from tb_perfadvisor.ingest.xspace.decode.messages import Field, FileReader
 from tb_perfadvisor.ingest.xspace.decode.stats import (
     ITERATOR_STATS,
     USED_STATS,

@@ -24,7 +24,7 @@ from tb_perfadvisor.ingest.xspace.decode.events import (
     line_name,
     read_lines,
 )
-from tb_perfadvisor.ingest.xspace.decode.file_reader import Field, FileReader
+from tb_perfadvisor.ingest.xspace.decode.messages import Field, FileReader
 from tb_perfadvisor.ingest.xspace.decode.stats import (
     HOST_STATS,
     ITERATOR_STATS,

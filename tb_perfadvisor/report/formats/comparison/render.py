@@ -10,7 +10,7 @@ import msgspec
 from tb_perfadvisor.contract.model import SCHEMA_VERSION, Comparison, ComparisonDocument, Generator
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.plain_text import printable_json
-from tb_perfadvisor.report.formats.comparison.markdown import render_markdown
+from tb_perfadvisor.report.formats.comparison.wording import render_markdown
 from tb_perfadvisor.version import VERSION
 
 
