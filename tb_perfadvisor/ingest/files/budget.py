@@ -63,13 +63,18 @@ class Budget:
     def expect_json(self, text: bytes | memoryview) -> None:
         """Check that there is room for the values of a JSON text, before it is decoded."""
         if self.is_large(len(text)):
-            self.expect(json_items(bytes(text)))
+            self.expect(json_items(text))
 
     def is_large(self, size_bytes: int) -> bool:
         """Whether the values of a text must be counted: those of recordings fit in any case."""
         return not self.has_room(_ITEMS_OF_OBJECT * size_bytes)
 
 
-def json_items(text: bytes) -> int:
+def json_items(text: bytes | memoryview) -> int:
     """The most items that a JSON text holds."""
-    return text.count(b",") + text.count(b"[") + _ITEMS_OF_OBJECT * text.count(b"{")
+    import numpy as np  # listing files must not wait for it
+
+    # `bytes.count` takes ten times as long where there is much to count.
+    characters = np.frombuffer(text, dtype=np.uint8)
+    commas, lists, objects = (np.count_nonzero(characters == ord(each)) for each in ",[{")
+    return int(commas + lists + _ITEMS_OF_OBJECT * objects)

@@ -55,7 +55,7 @@ def to_nanoseconds(values: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np
     kinds = set(map(type, values))
     if kinds <= {int}:
         try:
-            whole = np.array(values, dtype=np.int64)
+            whole = np.fromiter(values, np.int64, len(values))
         except OverflowError:
             pass
         else:
