@@ -52,8 +52,8 @@ FEWEST_STEPS = 3
 LEADS_SHARE = 0.5
 """Losing accuracy or information needs the user's judgment. Other advice that saves this share of
 it is the better start."""
-SIMILAR_SHARE = 2 / 3
-"""Estimates of what is expected are no better than that; what is sure to be saved then decides."""
+SIMILAR_SHARE = 0.9
+"""Estimates this close tell no order; what is sure to be saved then decides."""
 PART_SHARE = 0.5
 """A finding of which more than half is about other time does not explain the general one."""
 SPEAKS_FOR_SHARE = 0.8

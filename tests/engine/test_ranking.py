@@ -154,9 +154,9 @@ def test_order_is_by_expected_then_confidence_then_id() -> None:
 @pytest.mark.parametrize(
     ("sure_ns", "expected_ns", "first"),
     [
-        (50, 200, "surer"),  # two thirds of 300, and 50 of it are sure
-        (50, 199, "larger"),
-        (40, 200, "larger"),  # no surer
+        (50, 270, "surer"),  # nine tenths of 300, and 50 of it are sure
+        (50, 269, "larger"),
+        (40, 270, "larger"),  # no surer
     ],
 )
 def test_of_findings_that_save_about_the_same_the_surest_leads(
