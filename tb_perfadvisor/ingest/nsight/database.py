@@ -14,8 +14,10 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -32,6 +34,7 @@ from tb_perfadvisor.units import format_bytes
 
 Int64 = NDArray[np.int64]
 Rows = list[tuple[Any, ...]]
+Connections = Sequence[sqlite3.Connection]
 Kind = type[int] | type[str] | type[bytes]
 
 _WORD: Final = regex(r"[A-Za-z]\w*")
@@ -44,6 +47,14 @@ _MOST_BLOB_BYTES: Final = 1 << 12
 """Of one value: NCCL's payloads have less than a hundred bytes."""
 _MAX_ROWS: Final = 1 << 25
 """More events take several gigabytes of memory."""
+_BLOCK: Final = 1 << 12
+"""Rows of which SQLite makes one text for each column: a tuple for each takes twice the time."""
+_MOST_BLOCKS: Final = 1 << 14
+"""Of a table. Its ids may be far apart."""
+SEPARATOR: Final = b"\0"
+"""Ends each text of a block."""
+_LONGEST: Final = 1 << 14
+"""Letters of a text in a block."""
 _BYTES_OF_INTEGER: Final = 16
 """In a column of the table, and in the trace."""
 _STEPS: Final = 1 << 20
@@ -52,7 +63,9 @@ _FREE_STEPS: Final = 1 << 25
 """A second or less, whatever the size of the file."""
 _STEPS_PER_BYTE: Final = 64
 """Recorded exports need less than 4. In a file whose pages refer to each other, there is no end."""
-_FUNCTIONS: Final = frozenset({"ifnull", "length", "typeof"})
+_FUNCTIONS: Final = frozenset(
+    {"char", "count", "group_concat", "ifnull", "length", "max", "min", "substr", "typeof"}
+)
 _ALLOWED: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ})
 _MOST_DEFINITION_BYTES: Final = 1 << 14
 """Of one table: those of Nsight Systems have less than two thousand."""
@@ -80,20 +93,25 @@ FINISHED: Final = f"{of_type('end', int)} >= {of_type('start', int)}"
 class Database:
     """The plain tables of an open database."""
 
-    def __init__(self, connection: sqlite3.Connection, where: str, budget: Budget) -> None:
+    def __init__(
+        self, connections: Connections, where: str, budget: Budget, threads: Executor
+    ) -> None:
         """List the tables and their columns.
 
-        Nothing else may use the connection.
+        Nothing else may use the connections: the first, and one for each thread.
         """
         self.budget = budget
-        self._connection = connection
+        self._connection, *self._free = connections
+        self._threads = threads
         self._where = where
         self._texts: dict[int, str] = {}
         self._uncounted_bytes = 0
         self._columns: dict[str, dict[str, bool]] = {}
         self._left_steps = _FREE_STEPS + _STEPS_PER_BYTE * budget.read_bytes
-        connection.text_factory = self._text
-        connection.set_progress_handler(self._count_steps, _STEPS)
+        for connection in connections:
+            connection.text_factory = bytes
+            connection.set_progress_handler(self._count_steps, _STEPS)
+        self._connection.text_factory = self._text
         definitions = "SELECT name, sql FROM sqlite_master WHERE type = 'table' ORDER BY name"
         self._tables = {
             name
@@ -134,14 +152,59 @@ class Database:
         """
         if not self.has(table):
             return {name: np.empty(0, np.int64) for name in columns}
-        terms = ", ".join(self._integer(table, term) for term in columns.values())
-        parts: list[Int64] = []
-        for rows in self._select(terms, table, where):
-            self.budget.keep(len(rows), _BYTES_OF_INTEGER * len(rows) * len(columns))
-            values = integers(chain.from_iterable(rows))
-            parts.append(values.reshape(len(rows), len(columns)).T)
         none = np.empty((len(columns), 0), np.int64)
-        return dict(zip(columns, np.concatenate([none, *parts], axis=1), strict=True))
+        blocks = [block for block, _ in self.blocks(table, columns, where=where)]
+        return dict(zip(columns, np.concatenate([none, *blocks], axis=1), strict=True))
+
+    def blocks(
+        self, table: str, columns: Mapping[str, str | None], text: str = "", where: str = ""
+    ) -> Iterator[tuple[Int64, bytes]]:
+        """Rows of a table in blocks, with the columns of `integers` and one of texts.
+
+        A block has integers of shape (columns, rows), and the text of each row, which is empty if
+        there is none. Each text ends with `SEPARATOR`.
+        """
+        terms = [self._integer(table, term) for term in columns.values()]
+        joined = ["count(*)", *(f"group_concat(ifnull({term}, -1))" for term in terms)]
+        if text:
+            # No text has a separator: SQLite's functions take it for the end.
+            value = f"ifnull(substr({of_type(text, str)}, 1, {_LONGEST}), '')"
+            joined.append(f"group_concat({value}, char({ord(SEPARATOR)}))")
+        condition = f"rowid >= ? AND rowid < ? AND {where or 1}"
+        query = f'SELECT {", ".join(joined)} FROM "{table}" WHERE {condition}'
+        count = 0
+        for rows, *values in self._in_threads(table, query):
+            if not rows:
+                continue
+            count += rows
+            self._check_count(count)
+            texts = b"".join(value + SEPARATOR for value in values[len(columns) :])
+            self.budget.keep(rows, _BYTES_OF_INTEGER * rows * len(columns) + len(texts))
+            numbers = [np.fromstring(value, np.int64, sep=",") for value in values[: len(columns)]]
+            yield np.stack(numbers), texts
+
+    def _in_threads(self, table: str, query: str) -> Iterator[tuple[Any, ...]]:
+        """What a query has for each range of ids, read ahead by threads."""
+        ends = f'SELECT (SELECT min(rowid) FROM "{table}"), (SELECT max(rowid) FROM "{table}")'
+        ((first, last),) = chain.from_iterable(self._query(ends))
+        if first is None:
+            return
+        step = max(_BLOCK, (last - first) // _MOST_BLOCKS + 1)
+        waiting: deque[Future[tuple[Any, ...]]] = deque()
+        most = 4 * len(self._free)
+        for at in range(first, last + 1, step):
+            waiting.append(self._threads.submit(self._only_row, query, (at, at + step)))
+            if len(waiting) >= most:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def _only_row(self, query: str, values: Sequence[int]) -> tuple[Any, ...]:
+        connection = self._free.pop()
+        with self._saying_what_is_wrong():
+            row: tuple[Any, ...] = connection.execute(query, values).fetchone()
+        self._free.append(connection)
+        return row
 
     def rows(self, table: str, columns: Mapping[str, Kind], where: str = "") -> Rows:
         """All rows of a table: integers, texts and bytes. Empty if it lacks one of the columns.
@@ -155,7 +218,7 @@ class Database:
         """The same rows in slices."""
         if columns and self.has(table, *columns):
             terms = ", ".join(of_type(column, kind) for column, kind in columns.items())
-            for rows in self._select(terms, table, where):
+            for rows in self._query(f'SELECT {terms} FROM "{table}" WHERE {where or 1}'):
                 # Texts were counted when they were read.
                 blobs = (value for row in rows for value in row if type(value) is bytes)
                 size_bytes = sum(map(len, blobs)) if bytes in columns.values() else 0
@@ -173,11 +236,10 @@ class Database:
     def _integer(self, table: str, term: str | None) -> str:
         if term is None or not self.has(table, *_WORD.findall(term)):
             return "-1"
-        return _WORD.sub(lambda column: of_type(column[0], int), term)
-
-    def _select(self, terms: str, table: str, where: str) -> Iterator[Rows]:
-        condition = f" WHERE {where}" if where else ""
-        return self._query(f'SELECT {terms} FROM "{table}"{condition}')
+        value = _WORD.sub(lambda column: of_type(column[0], int), term)
+        # A product that is too large for an integer is a real.
+        checked = f"CASE typeof({value}) WHEN 'integer' THEN {value} END"
+        return value if term.isidentifier() else checked
 
     def _columns_of(self, table: str) -> Mapping[str, bool]:
         """Whether each column of a table is a plain one, by name; empty if it is no plain table."""
@@ -186,16 +248,20 @@ class Database:
             self._columns[table] = {name: hidden == 0 for _, name, _, _, _, _, hidden in rows}
         return self._columns.get(table, {})
 
-    def _query(self, query: str) -> Iterator[Rows]:
+    def _query(self, query: str, values: Sequence[int] = ()) -> Iterator[Rows]:
         count = 0
-        try:
-            cursor = self._connection.execute(query)
+        with self._saying_what_is_wrong():
+            cursor = self._connection.execute(query, values)
             while rows := cursor.fetchmany(_ROWS):
                 count += len(rows)
                 self._count_texts()
-                if count > _MAX_ROWS:
-                    break
+                self._check_count(count)
                 yield rows
+
+    @contextmanager
+    def _saying_what_is_wrong(self) -> Iterator[None]:
+        try:
+            yield
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             reason = f"the database is damaged: {error}."
             if self._left_steps < 0:
@@ -203,7 +269,9 @@ class Database:
                     "the database is damaged: it takes much longer to read than its size tells."
                 )
             raise UnreadableProfileError(reason, where=self._where, hint=_HINT) from error
-        if count > _MAX_ROWS:
+
+    def _check_count(self, rows: int) -> None:
+        if rows > _MAX_ROWS:
             raise UnreadableProfileError(
                 f"one of its tables has more than {_MAX_ROWS:,} rows, too many to analyze at once.",
                 where=self._where,
@@ -237,15 +305,6 @@ def _is_plain(name: str, definition: str) -> bool:
     )
 
 
-def integers(values: Iterable[object]) -> Int64:
-    """Values of a table as integers of shape (n,); -1 for what is none."""
-    found = [*values]
-    try:
-        return np.fromiter(found, dtype=np.int64, count=len(found))
-    except (TypeError, ValueError, OverflowError):  # a missing value, or one of another type
-        return np.array([each if type(each) is int else -1 for each in found], dtype=np.int64)
-
-
 def metadata_of(database: Database) -> dict[str, str]:
     """What the export says of itself, by name."""
     rows: Rows = []
@@ -255,10 +314,10 @@ def metadata_of(database: Database) -> dict[str, str]:
 
 
 @contextmanager
-def open_database(files: Mapping[str, Opener]) -> Iterator[Database]:
+def open_database(files: Mapping[str, Opener], threads: int = 1) -> Iterator[Database]:
     """Open a database and the write-ahead log beside it.
 
-    `files` has what opens each, by path. The database comes first.
+    `files` has what opens each, by path. The database comes first. `threads` read large tables.
     """
     where = next(iter(files))
     with ExitStack() as stack:
@@ -269,14 +328,14 @@ def open_database(files: Mapping[str, Opener]) -> Iterator[Database]:
             # The log beside `x.sqlite` is `x.sqlite-wal`.
             with open_file() as stream:
                 _copy(stream, Path(f"{target}{path.removeprefix(where)}"), path, budget)
-        connection = _connect(target, where)
-        stack.callback(connection.close)
-        yield Database(connection, where, budget)
+        opened = [closing(_connect(target, where)) for _ in range(1 + threads)]
+        connections = [*map(stack.enter_context, opened)]
+        yield Database(connections, where, budget, stack.enter_context(ThreadPoolExecutor(threads)))
 
 
 def _connect(path: Path, where: str) -> sqlite3.Connection:
     try:
-        connection = sqlite3.connect(path)
+        connection = sqlite3.connect(path, check_same_thread=False)
         for setting in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
             connection.execute(f"PRAGMA {setting}")
         with _short_definitions(connection):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from tb_perfadvisor.ingest.format import (
     FoundFile,
     Grouped,
     Reader,
+    Slicing,
     Sniffed,
     reader_of_one_trace,
 )
@@ -82,10 +84,11 @@ def _name(path: str) -> TraceName:
     return parse_trace_name(_ENDING.sub("", path))
 
 
-def _reader() -> Reader:
+def _reader(slicing: Slicing | None = None) -> Reader:
     from tb_perfadvisor.ingest.nsight.reader import read_nsight
 
-    return reader_of_one_trace(read_nsight)
+    threads = slicing.processes + 1 if slicing else 1
+    return reader_of_one_trace(partial(read_nsight, threads=threads))
 
 
 NSIGHT = Format(
@@ -95,4 +98,5 @@ NSIGHT = Format(
     sniff=_sniff,
     group=_group,
     reader=_reader,
+    slicing_reader=_reader,
 )

@@ -69,17 +69,13 @@ class HostCalls(Struct, frozen=True):
 
 
 def read_host_calls(database: Database) -> Mapping[str, HostCalls]:
-    """The calls of each table that the export has."""
-    return {
-        table: _read(database, table, kind)
-        for table, kind in _TABLES.items()
-        if database.has(table, "start", "end", "globalTid")
-    }
+    """The calls of each table; none of those that the export lacks."""
+    return {table: _read(database, table, kind) for table, kind in _TABLES.items()}
 
 
 def _read(database: Database, table: str, kind: EventKind | None) -> HostCalls:
     columns = database.integers(
-        table,
+        table if database.has(table, "start", "end", "globalTid") else "",
         {
             "start": "start",
             "end": "end",

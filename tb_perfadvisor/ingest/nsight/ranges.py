@@ -15,7 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.host_names import STEP, range_kind
-from tb_perfadvisor.ingest.nsight.database import FINISHED, Database, Kind, integers, of_type
+from tb_perfadvisor.ingest.nsight.database import FINISHED, SEPARATOR, Database, Kind, of_type
 from tb_perfadvisor.ingest.nsight.host_work import process_of
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Assembler, EventKind
@@ -92,21 +92,22 @@ def without_numbers(text: str) -> tuple[str, int]:
     The text stays as it was if PyTorch added nothing; the number is -1 if there is none of
     autograd.
     """
-    head, of_call, rest = text.partition(", op_id = ")
-    name, of_autograd, number = head.rpartition(", seq = ")
-    if not of_autograd:
-        name, number = head, "0"
-    if of_call:
-        call, _, sizes = rest.partition(", input_op_ids = ")[0].partition(", ")
-    else:
-        number, _, sizes = number.partition(", ")
-        call = "0"
-    are_numbers = number.isdecimal() and call.isdecimal() and len(number) <= _MOST_DIGITS
-    if not (of_call or of_autograd) or not are_numbers:
+    head, of_call, call = text.partition(", op_id = ")
+    name, of_autograd, number = head.partition(", seq = ")
+    sizes = ""
+    if of_call and not call.isdecimal():
+        call, comma, sizes = call.partition(", input_op_ids = ")[0].partition(", ")
+        sizes = comma + sizes
+    elif of_autograd and not of_call:
+        number, comma, sizes = number.partition(", ")
+        sizes = comma + sizes
+    is_numbered = (not of_call or call.isdecimal()) and (
+        not of_autograd or (number.isdecimal() and len(number) <= _MOST_DIGITS)
+    )
+    if not is_numbered:
         return text, -1
-    parts = (name, ", seq = 0" if of_autograd else "", ", op_id = 0" if of_call else "")
-    text = "".join((*parts, ", " + sizes if sizes else ""))
-    return text, int(number) if of_autograd else -1
+    zeros = f"{of_autograd and ', seq = 0'}{of_call and ', op_id = 0'}"
+    return f"{name}{zeros}{sizes}", int(number) if of_autograd else -1
 
 
 class _Meanings(dict[Any, int]):
@@ -140,27 +141,22 @@ class _Meanings(dict[Any, int]):
 def read_ranges(database: Database, assembler: Assembler) -> Ranges:
     """All finished ranges."""
     meanings_by_text = _Meanings(database, assembler)
-    wanted: dict[str, Kind] = {"start": int, "end": int, "eventType": int, "globalTid": int}
+    wanted = ("start", "end", "eventType", "globalTid")
     columns_of, places, sequences = [], [], []
     for table in database.parts_of("NVTX_EVENTS", *wanted):
-        texts_of: dict[str, Kind] = {"text": str, "textId": int}
-        spellings = {name: kind for name, kind in texts_of.items() if database.has(table, name)}
-        if not spellings:
+        text = "text" if database.has(table, "text") else ""
+        if not text and not database.has(table, "textId"):
             continue
-        for rows in database.slices(table, {**wanted, **spellings}, _RANGES):
-            start, end, event_type, thread, key, *ids = zip(*rows, strict=True)
-            columns = (start, end, event_type, thread)
-            columns_of.append(np.array([integers(column) for column in columns]))
-            keys = (
-                key
-                if not ids
-                else [
-                    place if text is None else text for text, place in zip(key, ids[0], strict=True)
-                ]
-            )
-            texts = [without_numbers(key) if type(key) is str else (key, -1) for key in keys]
-            places.append(np.array([meanings_by_text[text] for text, _ in texts], dtype=np.int32))
-            sequences.append(np.array([number for _, number in texts], dtype=np.int64))
+        columns = {name: name for name in (*wanted, "textId")}
+        for (*numbers, ids), texts in database.blocks(table, columns, text, _RANGES):
+            columns_of.append(np.array(numbers))
+            keys: list[tuple[Any, int]] = [(each, -1) for each in ids.tolist()]
+            if text:
+                found = texts.decode("utf-8", "replace").split(SEPARATOR.decode())[:-1]
+                pairs = zip(found, keys, strict=True)
+                keys = [without_numbers(each) if each else key for each, key in pairs]
+            places.append(np.array([meanings_by_text[key] for key, _ in keys], dtype=np.int32))
+            sequences.append(np.array([number for _, number in keys], dtype=np.int64))
     none = np.empty((4, 0), np.int64)
     start, end, event_type, thread = np.concatenate([none, *columns_of], axis=1)
     meanings = np.array(meanings_by_text.found, dtype=np.int64).reshape(-1, 5)

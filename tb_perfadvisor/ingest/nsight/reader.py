@@ -45,13 +45,13 @@ _EVENTS: Final = (
 )
 
 
-def read_nsight(files: Mapping[str, Opener], source: Source) -> Trace:
+def read_nsight(files: Mapping[str, Opener], source: Source, threads: int = 1) -> Trace:
     """Read an export.
 
     `files` has what opens the database, and SQLite's log beside it, if there is one. `source` has
-    what the path says; the file's own statements are added.
+    what the path says; the file's own statements are added. `threads` read large tables.
     """
-    with open_database(files) as database:
+    with open_database(files, threads) as database:
         metadata = metadata_of(database)
         tables = (*_EVENTS, RUNTIME, OPERATING_SYSTEM, *METADATA, "TARGET_INFO_GPU")
         if not any(map(database.has, tables)):
@@ -68,31 +68,22 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
     work, ranges = read_device_work(database), read_ranges(database, assembler)
     calls, nccl = read_host_calls(database), read_nccl_calls(database)
     processes = processes_of(database, work.process, work.device, nccl.ranks)
-    threads = _threads_of_interest(calls, ranges)
-    for table in calls:
-        # Background threads wait all the time.
-        of_interest = threads if table == OPERATING_SYSTEM else None
-        _add_calls(assembler, calls[table], processes, of_interest)
+    # Those that use a device or have named ranges: background threads wait all the time.
+    threads = distinct(np.concatenate([distinct(calls[RUNTIME].thread), distinct(ranges.thread)]))
+    for table, found in calls.items():
+        _add_calls(assembler, found, processes, threads if table == OPERATING_SYSTEM else None)
     _add_ranges(assembler, ranges, processes)
     has_operators = bool((ranges.kind == EventKind.OPERATOR).any())
     has_shapes = bool((ranges.shapes >= 0).any()) if has_operators else None
-    runtime = calls.get(RUNTIME)
+    runtime = calls[RUNTIME]
     launches = {
-        "correlation": np.empty(0, np.int64),
-        "start": np.empty(0, np.int64),
-        "thread": np.empty(0, np.int64),
-        "is_stream_wait": np.empty(0, bool),
+        "correlation": processes.correlations(runtime.correlation, process_of(runtime.thread)),
+        "start": runtime.start_ns,
+        "thread": runtime.thread,
+        "is_stream_wait": runtime.is_stream_wait.astype(np.int64),
     }
-    if runtime is not None:
-        owner = process_of(runtime.thread)
-        launches = {
-            "correlation": processes.correlations(runtime.correlation, owner),
-            "start": runtime.start_ns,
-            "thread": runtime.thread,
-            "is_stream_wait": runtime.is_stream_wait,
-        }
     # The events are held by the assembler alone, which frees them as it orders them.
-    del ranges, calls, runtime
+    del ranges, calls, runtime, found
     add_device_work(assembler, database, work, processes, nccl, launches)
     del launches
     kernels = len(work.kernels["device"])
@@ -109,9 +100,9 @@ def _assemble(database: Database, metadata: Mapping[str, str], source: Source) -
     devices = devices_of(database, work.device)
     may_have_operators = not has_operators and source.framework != "none"
     notes = notes_of(database, work, processes, lacks_operators=may_have_operators)
-    clock_unix_ns = _clock(database)
+    clock = _clock(database)
     del work
-    return assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock_unix_ns)
+    return assembler.finish(source, devices=devices, notes=notes, clock_unix_ns=clock)
 
 
 _PYTORCH: Final = regex(r"at::native|c10::|aten::|triton_(?:poi|red|per)_")
@@ -130,12 +121,6 @@ def _framework(names: Sequence[str], kernels: int) -> Framework:
     )
     unseen: Framework = "none" if kernels >= _MANY_KERNELS else "unknown"
     return next((name for name, sign in signs if any(map(sign.search, names))), unseen)
-
-
-def _threads_of_interest(calls: Mapping[str, HostCalls], ranges: Ranges) -> NDArray[np.int64]:
-    """Threads that use a device or have named ranges."""
-    runtime = [calls[RUNTIME].thread] if RUNTIME in calls else []
-    return distinct(np.concatenate([*map(distinct, runtime), distinct(ranges.thread)]))
 
 
 def _add_calls(

@@ -18,7 +18,7 @@ from tb_perfadvisor.ingest.load import load_capture
 from tb_perfadvisor.ingest.nsight.database import Database, open_database
 from tb_perfadvisor.ingest.nsight.reader import read_nsight
 from tb_perfadvisor.trace import EventKind
-from tests.support.nsight_exports import SOURCE, call, kernel, read, write
+from tests.support.nsight_exports import SOURCE, a_range, call, kernel, read, write
 
 
 @pytest.fixture
@@ -165,7 +165,8 @@ def interior(child: int) -> bytes:
     struct.pack_into(">BHHHBI", page, 0, 5, 0, len(cells), cells[-1], 0, child)
     for place, at in enumerate(cells):
         struct.pack_into(">H", page, 12 + 2 * place, at)
-        struct.pack_into(">IBB", page, at, child, 0x80 | place + 1 >> 7, place + 1 & 0x7F)
+        key = 4_000 + place  # above the ids of all rows: none is looked for in the last page
+        struct.pack_into(">IBB", page, at, child, 0x80 | key >> 7, key & 0x7F)
     return bytes(page)
 
 
@@ -260,3 +261,36 @@ def test_columns_of_a_missing_table_are_empty(path: Path) -> None:
         assert database.integers("NONE", {"a": "a"})["a"].size == 0
         assert database.rows("NONE", {"a": int}) == []
         assert not database.has("NONE")
+
+
+def test_threads_read_the_same(path: Path) -> None:
+    execute(
+        path,
+        "WITH RECURSIVE n(x) AS (VALUES(1) UNION ALL SELECT x + 1 FROM n WHERE x < 50000) "
+        "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (rowid, start, end, globalTid) "
+        # Ids with gaps, below and above those that are there.
+        "SELECT x * 7 - 100000, x, x * 3, x % 5 FROM n WHERE x * 7 < 100000 OR x * 7 > 110000",
+    )
+    columns = {"start": "start", "both": "end * globalTid", "none": None}
+    with closing(sqlite3.connect(path)) as connection:
+        expected = connection.execute(
+            "SELECT start, end * globalTid, -1 FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE end > 50"
+        ).fetchall()
+    assert len(expected) > 40_000
+    for threads in (1, 3):
+        with open_database({"x": lambda: io.BytesIO(path.read_bytes())}, threads) as database:
+            found = database.integers("CUPTI_ACTIVITY_KIND_RUNTIME", columns, '"end" > 50')
+        assert [*zip(*(column.tolist() for column in found.values()), strict=True)] == expected
+
+
+def test_any_texts_in_blocks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tb_perfadvisor.ingest.nsight.database._BLOCK", 4)
+    texts = ["short", "x" * 20_000, None, "a\0b", "", "\u00e9" * 16_384, "the last"]
+    path.unlink()
+    write(path, {}, NVTX_EVENTS=[a_range(at, at + 1, text or "") for at, text in enumerate(texts)])
+    execute(path, "UPDATE NVTX_EVENTS SET text = NULL WHERE start = 2")
+    with open_database({"x": lambda: io.BytesIO(path.read_bytes())}) as database:
+        blocks = [*database.blocks("NVTX_EVENTS", {"start": "start"}, "text")]
+    assert [block.tolist() for block, _ in blocks] == [[[0, 1, 2, 3]], [[4, 5, 6]]]
+    found = b"".join(part for _, part in blocks).decode().split("\0")
+    assert found == ["short", "x" * 16_384, "", "a", "", *texts[5:], ""]
