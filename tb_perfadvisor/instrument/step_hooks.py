@@ -39,6 +39,7 @@ from tb_perfadvisor.instrument.user_code import (
     loop_around,
     loops_of,
     user_frames,
+    yields_in_loop,
 )
 
 OnImport = Callable[[ModuleType], None]
@@ -249,13 +250,20 @@ class StepPath:
     def __init__(self) -> None:
         """No step has ended yet."""
         self._lines: dict[CodeType, set[int]] = {}
-        self._own: CodeType | None = None
-        """The function that has the innermost loop around the end of a step."""
+        self._own: set[CodeType] = set()
+        """The function that has the innermost loop around the end of a step. If that is a generator
+        which yields in the loop, the function whose loop asks it, too."""
 
     def add(self, frame: FrameType | None) -> None:
         """A step ends in a call on this stack."""
+        self._own.clear()
         found = loop_around(frame)
-        self._own = found[0].f_code if found is not None else None
+        while found is not None:
+            own, line = found
+            self._own.add(own.f_code)
+            found = (
+                loop_around(own.f_back) if yields_in_loop(own.f_code.co_filename, line) else None
+            )
         for caller in user_frames(frame):
             if len(self._lines) < _MOST:
                 self._lines.setdefault(caller.f_code, set()).add(caller.f_lineno)
@@ -270,11 +278,19 @@ class StepPath:
         return None
 
     def repeats(self, frame: FrameType) -> bool:
-        """Whether a loop inside of a step runs this frame's line."""
-        steps, line = self._lines.get(frame.f_code, set()), frame.f_lineno
+        """Whether a loop inside of a step runs this frame's line, or calls its function."""
+        for caller in user_frames(frame):
+            steps = self._lines.get(caller.f_code)
+            if self._is_repeated(caller.f_code.co_filename, caller.f_lineno, steps or set()):
+                return True
+            if steps is not None:
+                return False
+        return False
+
+    def _is_repeated(self, name: str, line: int, steps: set[int]) -> bool:
         return any(
             first <= line <= last and not any(first <= each <= last for each in steps)
-            for first, last in loops_of(frame.f_code.co_filename)
+            for first, last in loops_of(name)
         )
 
     def _kind(self, caller: FrameType, steps: set[int]) -> Apart | None:
@@ -282,7 +298,12 @@ class StepPath:
         if line in steps:
             return None
         for first, last in conditions_with_remainders(name):
-            if first <= line <= last and not any(first <= each <= last for each in steps):
+            # Where a loop inside of a step asks, it may count its own rounds.
+            if (
+                first <= line <= last
+                and not any(first <= each <= last for each in steps)
+                and not self._is_repeated(name, first, steps)
+            ):
                 return "every few steps"
         around = [
             (first, last)
@@ -290,7 +311,7 @@ class StepPath:
             if any(first <= each <= last for each in steps)
         ]
         inside = [first for first, last in around if first <= line <= last]
-        is_own = caller.f_code is self._own
+        is_own = caller.f_code in self._own
         # In the loop that ends steps, all else belongs to each of them.
         if not inside or (is_own and max(first for first, _ in around) in inside):
             return None

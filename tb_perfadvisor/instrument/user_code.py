@@ -129,6 +129,13 @@ def loops_of(name: str) -> tuple[tuple[int, int], ...]:
 
 
 @cache
+def yields_in_loop(name: str, loop: int) -> bool:
+    """Whether the loop that begins on a line is the innermost one around a `yield`."""
+    lines = (node.lineno for node in _nodes(name) if isinstance(node, ast.Yield))
+    return any(innermost_loop(name, line) == loop for line in lines)
+
+
+@cache
 def conditions_with_remainders(name: str) -> tuple[tuple[int, int], ...]:
     """The first and last lines of what a file does under conditions like `step % 100 == 0`."""
     return tuple(

@@ -34,6 +34,8 @@ SideWork = Literal[
 ]
 """What a program writes for people to look at, or to go on from; and what else it does every few
 steps, such as `if step % 100 == 0`, or behind the loop over the steps of an epoch."""
+OF_TRAINING: tuple[SideWork, ...] = ("every few steps", "between epochs")
+"""Often evaluations."""
 Activity = Literal["compiling", "Python", "operators", "parts", "calls", "waits"]
 """What is done most: a framework compiles; Python runs its own instructions; compiled code
 computes `a + b`, reads or writes parts as `a[i] = b` does, or is called; or the program waits."""
@@ -162,7 +164,7 @@ class Line(Struct, frozen=True):
     spells: Count | None = None
     """How many times the program was seen to come here from elsewhere; None if not counted."""
     is_in_loop: bool = False
-    """Whether a loop of the function runs it again and again in each step."""
+    """Whether a loop runs it again and again in each step, in its function or around its calls."""
 
 
 class Lines(Struct, frozen=True):

@@ -65,9 +65,14 @@ def test_tells_steps_from_what_runs_seldom(tmp_path: Path) -> None:
 
 def test_loops_inside_of_a_step(tmp_path: Path) -> None:
     program = """
+def letter(seen):
+    seen("called")
+
 def letters(seen):
     for _ in range(1):
         seen("one by one")
+        letter(seen)
+    seen("behind")
 
 for number in range(2):
     seen("step")
@@ -86,4 +91,48 @@ for number in range(2):
         repeats[what] = path.repeats(frame)
 
     exec(compile(program, str(file), "exec"), {"seen": seen})
-    assert repeats == {"step": False, "one by one": True, "inner": True}
+    assert repeats == {
+        "step": False,
+        "one by one": True,
+        "called": True,
+        "behind": False,
+        "inner": True,
+    }
+
+
+def test_rounds_of_a_generator_are_those_of_the_loop_that_asks_it(tmp_path: Path) -> None:
+    program = """
+def batches(seen):
+    for number in range(2):
+        seen("step")
+        yield number
+
+for _ in range(2):
+    for number in batches(seen):
+        seen("in each")
+        for inner in range(1):
+            if (number + inner) % 2 == 0:
+                seen("a branch of the work")
+        if number % 2 == 0:
+            seen("seldom")
+    seen("behind")
+"""
+    file = tmp_path / "program.py"
+    file.write_text(program, encoding="utf-8")
+    path, apart = StepPath(), {}
+
+    def seen(what: str) -> None:
+        frame = sys._getframe(1)
+        if what == "step":
+            path.add(frame)
+        found = path.apart(frame)
+        apart[what] = None if found is None else found[1]
+
+    exec(compile(program, str(file), "exec"), {"seen": seen})
+    assert apart == {
+        "step": None,
+        "in each": None,
+        "a branch of the work": None,
+        "seldom": "every few steps",
+        "behind": "between epochs",
+    }

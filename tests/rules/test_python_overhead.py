@@ -479,6 +479,16 @@ def test_half_of_pythons_own_instructions_is_expected() -> None:
     )
 
 
+@pytest.mark.parametrize(("is_in_loop", "high_ms"), [(True, 21), (False, 12)])
+def test_what_a_loop_calls_goes_with_it(*, is_in_loop: bool, high_ms: int) -> None:
+    called = Line("flow.py", 12, 0.3, "relu", activity="Python", is_in_loop=is_in_loop)
+    (finding,) = find(PythonOverhead, plain(in_flux(0.4, "Python", loop=True), called)) or ()
+    assert finding.saving is not None
+    # 70 or 40 % of three steps of 10 ms.
+    assert finding.saving.high_ns == ms(high_ms)
+    assert ("; 70.0 % with all such loops. A faster way" in finding.summary) == is_in_loop
+
+
 def test_temporary_arrays_and_copies_of_parts_go_together() -> None:
     lines = (
         in_flux(0.2, "operators"),

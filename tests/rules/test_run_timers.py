@@ -210,6 +210,13 @@ def test_steps_that_become_slower() -> None:
     )
 
 
+@pytest.mark.parametrize(("differs_ms", "count"), [(2.0, 1), (4.9, 1), (5.1, 0), (9.0, 0)])
+def test_steps_without_a_pace_do_not_become_slower(differs_ms: float, count: int) -> None:
+    # The first either launch or wait: 10 ms in the middle, and by as much more or less.
+    step_ms = [10.0 + differs_ms * (row // 2 % 3 - 1) if row < 24 else 20.0 for row in range(ROWS)]
+    assert len(found(StepOutliers, run_with(timers(step_ms)))) == count
+
+
 @pytest.mark.parametrize(("others", "count"), [(0.2, 1), (0.25, 0)])
 def test_steps_that_become_slower_on_cores_that_others_use(others: float, count: int) -> None:
     # 3 of 13 ms are 23 %.
@@ -236,3 +243,13 @@ def test_steps_that_grow_name_the_function_where_the_time_goes() -> None:
     (finding,) = found(StepOutliers, replace(run, timers=(slower,)))
     assert finding.title.startswith("Find out what grows from step to step: that takes")
     assert finding.title.endswith("of the run, mostly in collect (data.py:35)")
+
+
+@pytest.mark.parametrize(("is_in_loop", "severity"), [(False, "high"), (True, "low")])
+def test_a_loop_in_each_step_may_have_more_to_do(is_in_loop: bool, severity: str) -> None:
+    line = Line("sum.py", 35, 0.6, "add", activity="Python", is_in_loop=is_in_loop)
+    steps = draw(RECORDED[: RECORDED.index("    gpu")])
+    run = run_of(replace(steps, facts=Facts(lines=Lines(10.0, 200, (line,)))))
+    slower = timers([10.0 + row / 5 for row in range(ROWS)])
+    (finding,) = found(StepOutliers, replace(run, timers=(slower,)))
+    assert finding.severity == severity

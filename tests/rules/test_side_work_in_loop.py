@@ -94,6 +94,37 @@ def test_what_runs_between_epochs_may_take_a_fifth() -> None:
     assert finding.saving.expected_ns == pytest.approx(ms(30) * 0.15, rel=0.001)  # half as often
 
 
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "",
+        "__main__.<lambda>",
+        "__main__.next_batch",
+        "torch.utils.data.dataloader.__next__",
+        "torch.utils.data.dataloader.__iter__",
+    ],
+)
+@pytest.mark.parametrize("kind", ["every few steps", "between epochs"])
+def test_only_what_evaluates_is_an_evaluation(kind: SideWork, calls: str) -> None:
+    line = replace(evaluation(0.5, kind), calls=calls)
+    assert find(SideWorkInLoop, program(line, STEP)) == ()
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "train.eval_step",
+        "model.neural_network.predict",
+        "torch.nn.modules.module._wrapped_call_impl",
+        "torch.utils._contextlib.decorate_context",
+        "tensorflow.python.eager.polymorphic_function.polymorphic_function.__call__",
+    ],
+)
+def test_names_models_and_no_gradients_tell_of_an_evaluation(calls: str) -> None:
+    line = replace(evaluation(0.5), calls=calls)
+    assert find(SideWorkInLoop, program(line, STEP))
+
+
 def test_a_device_may_be_waited_for_there() -> None:
     trace = program(evaluation(0.3), STEP)
     builder = TraceBuilder()

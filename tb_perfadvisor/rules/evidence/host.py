@@ -14,7 +14,7 @@ from tb_perfadvisor.rules.evidence.tables import costliest_groups
 from tb_perfadvisor.rules.finding import Cell, Column, Evidence, Finding, Span, Table
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.host_activity import HostActivity
-from tb_perfadvisor.signals.host.busy_functions import BusyFunction, busiest_function
+from tb_perfadvisor.signals.host.busy_functions import BusyFunction, busiest_function, feeds_steps
 from tb_perfadvisor.signals.host.call_tree import SelfTime
 from tb_perfadvisor.signals.host.idle import annotated_idle
 from tb_perfadvisor.signals.launch.delays import LaunchQueue
@@ -289,11 +289,15 @@ def launched_kernels(signals: Signals, rows: Int32, idle_ns: int) -> str:
 _MOST = 12
 
 
-def lines_tables(lines: Lines | None) -> tuple[Table, ...]:
-    """A table of lines with their share of the run, and what they call; none if none were seen."""
-    if lines is None:
+def lines_tables(lines: Lines | None, *, of_input: bool = False) -> tuple[Table, ...]:
+    """A table of lines with their share of the run, and what they call; none if none were seen.
+
+    It can be that of the lines which ask for samples or make them.
+    """
+    seen = [] if lines is None else [e for e in lines.lines if not of_input or feeds_steps(e)]
+    if not seen:
         return ()
-    rows = tuple((place_of(line), line.calls or None, line.share) for line in lines.lines[:_MOST])
+    rows = tuple((place_of(line), line.calls or None, line.share) for line in seen[:_MOST])
     columns = (
         Column("line", "Source line"),
         Column("calls", "Calls"),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import per_step, share_of_each
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.host import nameless_tables
+from tb_perfadvisor.rules.evidence.host import lines_tables, nameless_tables
 from tb_perfadvisor.rules.evidence.tables import (
     events_by_name,
     fetch_name,
@@ -171,6 +171,7 @@ class InputStall(Rule):
                 ),
                 *_stall_by_step(signals),
                 *made_tables(() if loader is None else (loader,)),
+                *lines_tables(trace.facts.lines, of_input=True),
             ),
             remedies=advise(
                 *changes_of_parallel_map(signals),

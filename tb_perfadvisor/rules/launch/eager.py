@@ -7,7 +7,11 @@ from collections.abc import Iterable
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.rules.amounts import count_per_step, per_step
 from tb_perfadvisor.rules.base import Limit, Rule
-from tb_perfadvisor.rules.evidence.host import idle_by_host_state, idle_by_launching_operator
+from tb_perfadvisor.rules.evidence.host import (
+    idle_by_host_state,
+    idle_by_launching_operator,
+    lines_tables,
+)
 from tb_perfadvisor.rules.evidence.tables import batches_table, events_by_name, in_loop
 from tb_perfadvisor.rules.examined_operators import calling_lines, place_of_observed
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
@@ -288,6 +292,7 @@ def _finding(signals: Signals, loop: OperatorLoop, saving: Saving) -> Finding:
                 ((Column("host_ns", "Time on the host", "ns"), duration),),
             ),
             costliest("Longest of these operators", signals.worker, loop.rows, duration),
+            *(() if place else lines_tables(signals.trace.facts.lines)),
         ),
         remedies=advise(*_ADVICE[loop.kind]),
     )

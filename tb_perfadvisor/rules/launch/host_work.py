@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tb_perfadvisor.advice import advise
-from tb_perfadvisor.machine.facts import Activity, Line, Lines, SideWork
+from tb_perfadvisor.machine.facts import OF_TRAINING, Activity, Line, Lines, SideWork
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.rules.amounts import (
     count_per_step,
@@ -39,7 +39,13 @@ from tb_perfadvisor.rules.finding import Column, Evidence, Finding, Saving, cost
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.causes import COMPUTE
 from tb_perfadvisor.signals.core.host_activity import HostActivity, host_activity
-from tb_perfadvisor.signals.host.busy_functions import BusyFunction, busiest_for, busiest_function
+from tb_perfadvisor.signals.host.busy_functions import (
+    BusyFunction,
+    busiest_for,
+    busiest_function,
+    is_beside_steps,
+    share_with_loops,
+)
 from tb_perfadvisor.signals.host.call_tree import SelfTime, self_time
 from tb_perfadvisor.signals.host.debugging import garbage_collections
 from tb_perfadvisor.signals.host.idle import (
@@ -159,7 +165,8 @@ class PythonOverhead(Rule):
         on_cpu = signals.device.is_host_only
         title = _BETWEEN.format("operators" if on_cpu else "launches") if is_short else _NAMELESS
         change = "record-host-code"
-        saving, is_python = None, False
+        saving, is_python, loops = None, False, ""
+        lines = signals.trace.facts.lines
         if function is not None:
             # Where operators are recorded, what takes long in compiled code is known.
             activity = function.activity if has_price else None
@@ -169,16 +176,19 @@ class PythonOverhead(Rule):
             change = "arrays-in-place" if is_array_work else "one-call-for-all"
             change = "shorter-waits" if activity == "waits" else change
             is_python = activity == "Python"
-        if function is not None and has_price:
+        if function is not None and lines is not None and has_price:
             # Of Python's own instructions, half is a guess. Compiled work may all be needed.
-            high_ns = min(round(function.share * signals.attribution.window_ns), total)
-            claims = intersect(unnamed, equal_part(signals, min(function.share, 1.0)))
+            share = share_with_loops(lines, function) if is_python else min(function.share, 1.0)
+            if share > function.share:
+                loops = f"; {format_share(share)} with all such loops"
+            high_ns = min(round(share * signals.attribution.window_ns), total)
+            claims = intersect(unnamed, equal_part(signals, share))
             saving = Saving(0, high_ns // 2 * is_python, high_ns, claims, "heuristic")
         return Finding(
             title=title,
             instance="" if function is None else str(function),
             summary=(
-                f"{seen_most_of(function)}. A faster way saves at most that."
+                f"{seen_most_of(function)}{loops}. A faster way saves at most that."
                 if function is not None and has_price
                 else "Nothing in the profile tells what the host does during"
                 f" {per_step(total, signals)} in which"
@@ -189,7 +199,7 @@ class PythonOverhead(Rule):
             bounds=None if is_python else saving,
             evidence=(
                 *nameless_tables(signals, unnamed, _NOTHING),
-                *lines_tables(signals.trace.facts.lines),
+                *lines_tables(lines),
             ),
             remedies=advise(change),
             severity="medium" if is_python else "low",
@@ -238,7 +248,8 @@ class PythonOverhead(Rule):
         what = f", mostly in {name}" if name else ""
         if is_in_wrapper:
             what = ", mostly in the wrapper that torch.compile generated around its kernels"
-        seen = seen_most(signals.trace.facts.lines)
+        lines = signals.trace.facts.lines
+        seen = seen_most(lines)
         unnamed = nameless(signals, minus(claims, recorded))
         is_nameless = not is_in_wrapper and not is_named and 2 * total_ns(unnamed) > total
         what = f"; nothing in the profile tells what that code is{seen}" if is_nameless else what
@@ -269,6 +280,7 @@ class PythonOverhead(Rule):
             evidence=(
                 *_python_evidence(signals, claims, total - recorded_ns, host_code),
                 *(nameless_tables(signals, unnamed, _NOTHING)[:1] if is_nameless else ()),
+                *(lines_tables(lines) if is_nameless and function is None else ()),
             ),
             remedies=advise(*_first_advice(function, is_nameless), *first, *_ADVICE),
         )
@@ -378,10 +390,8 @@ _DOES: dict[SideWork, str] = {
     "every few steps": "what the loop does every few steps",
     "between epochs": "what runs between epochs",
 }
-_OF_TRAINING: tuple[SideWork, ...] = ("every few steps", "between epochs")
-"""Evaluations, mostly."""
 _REMEDIES: dict[SideWork | None, str] = {
-    **dict.fromkeys(_OF_TRAINING, "evaluate-rarely"),
+    **dict.fromkeys(OF_TRAINING, "evaluate-rarely"),
     "texts": "texts-when-written",
 }
 _SAVED_PER_EPOCH = 0.5
@@ -417,12 +427,12 @@ class SideWorkInLoop(Rule):
         if lines is None or lines.looks < self.minimum_looks:
             yield from self._of_writes(signals)
             return
-        sides = [line for line in lines.lines if line.side_work is not None]
-        written = [line for line in sides if line.side_work not in _OF_TRAINING]
+        sides = [line for line in lines.lines if is_beside_steps(line)]
+        written = [line for line in sides if line.side_work not in OF_TRAINING]
         yield from self._of(signals, lines, written, self.minimum_share)
         if signals.device.is_host_only:
             # With a device, such a place may only wait for what the steps launched.
-            for kind, least in zip(_OF_TRAINING, self._least, strict=True):
+            for kind, least in zip(OF_TRAINING, self._least, strict=True):
                 done = [line for line in sides if line.side_work == kind]
                 done = [line for line in done if not self._feeds_steps(signals, lines, line)]
                 yield from self._of(signals, lines, done, least)
@@ -470,7 +480,7 @@ class SideWorkInLoop(Rule):
         if share < least or share - _SURE * error < least / 2:
             return
         kind = found[0].side_work
-        is_training = kind in _OF_TRAINING
+        is_training = kind in OF_TRAINING
         saved = _SAVED_PER_EPOCH if kind == "between epochs" else 1 - 1 / _RARER
         low = min(_LEAST_SAVED, 0.8 * saved) * share - _SURE * error
         expected, high = share * saved, share + error

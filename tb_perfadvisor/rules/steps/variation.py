@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.machine.facts import POWER_CAP
@@ -397,6 +398,9 @@ def _slower_steps(signals: Signals) -> Finding | None:
     if not slower or slower[0].slowdown is None:
         return None
     delay, slowdown = slower[0], slower[0].slowdown
+    differs_ns = np.abs(step_ns - slowdown.before_ns)[parts.first_step < delay.first_step]
+    if len(differs_ns) and 2 * np.median(differs_ns) > slowdown.before_ns:
+        return None  # they had no pace, as where most steps only launch, and some wait
     lost_ns = slowdown.after_ns - slowdown.before_ns
     if signals.device.is_host_only and lost_ns <= taken_by_others_ns(
         int(slowdown.after_ns), signals.trace
@@ -411,7 +415,7 @@ def _slower_steps(signals: Signals) -> Finding | None:
     function = busiest_function(lines) if signals.device.is_host_only else None
     where = "" if function is None else f", mostly in {function}"
     title = "what grows from step to step" if slowdown.is_gradual else "why steps become slower"
-    return run_finding(
+    finding = run_finding(
         cost,
         f"Find out {title}: that takes {share} of the run{where}",
         f"Steps become slower {how}: {after} instead of {before}, without waits for input."
@@ -419,6 +423,9 @@ def _slower_steps(signals: Signals) -> Finding | None:
         (run_series("Time of a step over the run", cost, parts.step_ns), *lines_tables(lines)),
         advise("record-stacks", "compare-steps"),
     )
+    # What a loop in each step does one by one takes longer for more of it.
+    does_more = slowdown.is_gradual and function is not None and function.loops
+    return replace(finding, severity="low") if does_more else finding
 
 
 def _evidence(signals: Signals, variation: StepVariation, slowest: int) -> tuple[Evidence, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from tb_perfadvisor.machine.facts import Activity, Line, Lines
+from tb_perfadvisor.machine.facts import OF_TRAINING, Activity, Line, Lines
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.signals import Signals
 
 _OFTEN = 0.05
@@ -22,6 +23,11 @@ _CONVERSIONS = frozenset(
 )
 """Functions of frameworks that make an array of the program's values, before anything runs. NumPy
 and the frameworks go through lists of Python numbers one by one."""
+_EVALUATES = regex(
+    r"(?i)(?:.*[._])?(?:eval|valid|val_|test|predict|infer|accura|scor|metric|recall|precision)\w*"
+    r"|torch\.(?:nn|utils\._contextlib)\..*|(?:keras|tensorflow\.python\.eager\.polymorphic)(?:[._].*)"
+)
+"""Functions that say so, calls of models, and what PyTorch runs without gradients."""
 
 
 class BusyFunction(NamedTuple):
@@ -82,8 +88,9 @@ def busiest_function(lines: Lines | None, *, of_steps: bool = False) -> BusyFunc
         return None
     found: dict[tuple[object, ...], list[Line]] = {}
     for line in lines.lines:
-        if _is_outside(line) and not (of_steps and line.side_work is not None):
-            place = line.path, line.function, 0 if line.function else line.line, line.side_work
+        is_beside = is_beside_steps(line)
+        if _is_outside(line) and not (of_steps and is_beside):
+            place = line.path, line.function, 0 if line.function else line.line, is_beside
             found.setdefault(place, []).append(line)
     functions = (BusyFunction(tuple(sorted(of, key=lambda o: -o.share))) for of in found.values())
     busiest = max(functions, key=lambda function: function.share, default=None)
@@ -92,11 +99,43 @@ def busiest_function(lines: Lines | None, *, of_steps: bool = False) -> BusyFunc
 
 
 def side_work_share(lines: Lines | None) -> float:
-    """The share of the time that goes into figures, checkpoints and the like; 0 if seldom."""
+    """The share of the time that goes into what not every step does; 0 if seldom."""
     if lines is None or lines.looks < _FEWEST_LOOKS:
         return 0.0
     share = sum(line.share for line in lines.lines if line.side_work is not None)
     return share if share >= _OFTEN else 0.0
+
+
+def share_with_loops(lines: Lines, function: BusyFunction) -> float:
+    """The share of a function, and if it is in loops, of what else Python does in such loops.
+
+    All of it goes when one call does what a loop does.
+    """
+    if not function.loops:
+        return function.share
+    shares = (
+        line.share
+        for line in lines.lines
+        if line.is_in_loop and line.activity == "Python" and _is_outside(line)
+        if line not in function.lines and not is_beside_steps(line)
+    )
+    return min(function.share + sum(shares), 1.0)
+
+
+def is_beside_steps(line: Line) -> bool:
+    """Whether a line draws, saves, logs or evaluates.
+
+    What only runs every few steps, or between loops of them, may as well be the program's own work,
+    such as a branch of a formula, or fetching what the steps need.
+    """
+    if line.side_work in OF_TRAINING:
+        return _EVALUATES.fullmatch(line.calls) is not None
+    return line.side_work is not None
+
+
+def feeds_steps(line: Line) -> bool:
+    """Whether a line makes samples or batches, or asks for them."""
+    return not _MAKES_SAMPLES.isdisjoint((line.function, line.calls.rpartition(".")[2]))
 
 
 def busiest_for(signals: Signals, total_ns: int) -> BusyFunction | None:
@@ -108,7 +147,7 @@ def busiest_for(signals: Signals, total_ns: int) -> BusyFunction | None:
 
 def _is_outside(line: Line) -> bool:
     is_framework = line.calls.partition(".")[0] in _FRAMEWORKS or line.activity == "compiling"
-    return not is_framework or _converts(line) or line.side_work is not None
+    return not is_framework or _converts(line) or is_beside_steps(line)
 
 
 def _converts(line: Line) -> bool:
