@@ -18,11 +18,12 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
 import tb_perfadvisor
+from tb_perfadvisor.patterns import Regex
 from tb_perfadvisor.training.metrics import known_metrics
 
 if sys.version_info >= (3, 11):
@@ -111,8 +112,8 @@ def _source(module: ModuleType) -> str:
 
 def _patterns_in(value: Any) -> Iterator[re.Pattern[Any]]:
     """The patterns that a constant of a module is or holds."""
-    if isinstance(value, re.Pattern):
-        yield value
+    if isinstance(value, (re.Pattern, Regex)):
+        yield cast("re.Pattern[Any]", value)
     elif isinstance(value, (tuple, list)):
         for each in value:
             yield from _patterns_in(each)

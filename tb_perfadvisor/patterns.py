@@ -10,7 +10,7 @@ import re
 from typing import Any, AnyStr, cast
 
 
-class _Regex:
+class Regex:
     """Takes the attributes of a compiled expression when it is first asked for one."""
 
     def __init__(self, pattern: str | bytes, flags: int) -> None:
@@ -25,4 +25,4 @@ class _Regex:
 
 def regex(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """Like `re.compile`, but only the methods of the result are there, and not its type."""
-    return cast("re.Pattern[AnyStr]", _Regex(pattern, flags))
+    return cast("re.Pattern[AnyStr]", Regex(pattern, flags))

@@ -26,7 +26,7 @@ BUDGET = {
     # up to 80 % of chains of operators on the CPU, and nothing was said.
     # `patterns` and `toml_files`: what a profile does not need is neither compiled nor parsed. With
     # commands and views imported when asked for, a small profile takes a sixth less.
-    "modules": 581,
+    "modules": 582,
     "rules": 142,
     "limits that users can set": 187,
     # `analyze --tables`: all tables at once beside any format, so it is no format itself.
@@ -81,7 +81,7 @@ BUDGET = {
     # Lines of the steps that were looked at: padding, layers and loops had none, or the wrong one.
     # Rows of Nsight exports in blocks, and threads that read them: 125 MB took 5 s, not 4.
     # Evaluations by evidence, and lines of loops and input: six false or nameless findings of 30.
-    "lines of Python and TOML": 135_331,
+    "lines of Python and TOML": 135_340,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

@@ -21,7 +21,7 @@ from tb_perfadvisor.instrument.examination.clocks import fault_ns
 from tb_perfadvisor.instrument.examination.gradients import dropped
 from tb_perfadvisor.instrument.examination.independent import independent
 from tb_perfadvisor.instrument.examination.needed import unread
-from tb_perfadvisor.instrument.examination.repeated_calls import repeated
+from tb_perfadvisor.instrument.examination.repeated import repeated
 from tb_perfadvisor.instrument.examination.watching import Watching
 from tb_perfadvisor.instrument.examination.zeros import mostly_zero, padding
 from tb_perfadvisor.machine.facts import Examined, Look, Observed

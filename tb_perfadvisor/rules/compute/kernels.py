@@ -289,7 +289,7 @@ class RandomNumberKernels(Rule):
 # tensorflow/core/kernels/random_op_gpu.h; aten/src/ATen/native/cuda/DistributionTemplates.h;
 # cuRAND; JAX's jaxlib/gpu/prng_kernels.cu.cc.
 _NAMES = regex(
-    r"FillPhiloxRandom|distribution_elementwise|curand_?\w*kernel|gen_sequenced|ThreeFry2x32",
+    r"FillPhiloxRandom|distribution_elementwise|curand\w{0,60}kernel|gen_sequenced|ThreeFry2x32",
     re.IGNORECASE,
 )
 

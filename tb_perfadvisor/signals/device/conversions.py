@@ -58,7 +58,7 @@ _TARGET = r"TensorAssignOp<Eigen::TensorMap<Eigen::Tensor<[^<>]*>, \d+, Eigen::M
 _SOURCE = rf"Eigen::TensorConversionOp<{_EIGEN}, Eigen::TensorMap<Eigen::Tensor<{_EIGEN} const,"
 _GENERATED = r"DT_(?:FLOAT|DOUBLE|HALF|BFLOAT16)"
 _KERNEL_NAMES = regex(
-    r"(?:bfloat16|float16|float8\w*)_copy_kernel|direct_copy_kernel.*LoadWithCast"
+    r"(?:bfloat16|float16|float8\w{0,20})_copy_kernel|direct_copy_kernel.{0,400}LoadWithCast"
     rf"|{_TARGET}{_SOURCE}"
     rf"|^Cast_GPU_{_GENERATED}_{_GENERATED}_"
 )
@@ -110,13 +110,13 @@ def _is_pure_convert(text: str) -> bool:
 
 # Kernels of cuDNN and MIOpen that move the channel dimension, whichever operator runs them.
 _BETWEEN_CHANNEL_ORDERS = regex(
-    r"(?i)(?:nchw\w*tonhwc|nhwc\w*tonchw|foldednhwc|batched_transpose_\d)"
+    r"(?i)(?:nchw\w{0,60}tonhwc|nhwc\w{0,60}tonchw|foldednhwc|batched_transpose_\d)"
 )
 # CuDNN's kernel for converting numbers, element by element.
 _TYPE_CONVERSION = regex(r"convertTensor_kernel")
 _CONVOLUTION = regex(
-    r"aten::(?:_?convolution\w*|conv\d|conv_transpose|cudnn_convolution|miopen_convolution)"
-    r"|(?:autograd::engine::evaluate_function: )?\w*Conv(?:olution)?\w*Backward\d*$"
+    r"^aten::(?:_?convolution\w*|conv\d|conv_transpose|cudnn_convolution|miopen_convolution)"
+    r"|^(?:autograd::engine::evaluate_function: )?\w*Conv\w{0,60}Backward\d*$"
 )
 
 

@@ -120,7 +120,7 @@ _PATTERNS = (
             r"|^<built-in method (?:read\w*|recv\w*|close|__exit__) of "
             r"(?:_io|io|_socket|socket|_ssl|mmap|zipfile|tarfile)\b"
             r"|^<built-in method get of Transaction "
-            rf"|(?:^|/)(?:{_PACKAGES})/[^(]*\(\d+\): "
+            rf"|(?:^|/)(?:{_PACKAGES})/[^(]{{0,300}}\(\d+\): "
             r"|(?:^|/)(?:zipfile|tarfile|http/client|socket)(?:/\w+)?\.py\(\d+\): "
             r"|(?:^|/)torchvision/io/\w+\.py\(\d+\): read_file$"
         ),

@@ -411,7 +411,9 @@ class FusibleWork(Struct, frozen=True):
 
 
 # Operators that are not the model's: updates of parameters and sums of gradients.
-_EXCLUDED: Final = regex(r"Optimizer\.|.*AccumulateGrad|aten::_foreach|aten::_fused_|.*[Rr]educer")
+_EXCLUDED: Final = regex(
+    r"^(?:Optimizer\.|.*(?:AccumulateGrad|[Rr]educer)|aten::_(?:foreach|fused_))"
+)
 
 
 @memoized
