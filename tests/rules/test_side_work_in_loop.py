@@ -125,6 +125,23 @@ def test_names_models_and_no_gradients_tell_of_an_evaluation(calls: str) -> None
     assert find(SideWorkInLoop, program(line, STEP))
 
 
+@pytest.mark.parametrize(
+    ("calls", "share", "count"),
+    [
+        ("torch._tensor.backward", 0.11, 0),
+        ("tensorflow.python.eager.backprop.gradient", 0.11, 0),
+        ("torch._tensor.backward", 0.09, 1),  # a look may be late by a line
+        ("torch.optim.lr_scheduler.step", 0.11, 1),
+    ],
+)
+def test_a_model_that_is_trained_more_rarely_is_no_evaluation(
+    calls: str, share: float, count: int
+) -> None:
+    forward = replace(evaluation(0.4), calls="torch.nn.modules.module._wrapped_call_impl")
+    other = replace(evaluation(share), line=82, calls=calls)
+    assert len(find(SideWorkInLoop, program(forward, other, STEP)) or ()) == count
+
+
 def test_a_device_may_be_waited_for_there() -> None:
     trace = program(evaluation(0.3), STEP)
     builder = TraceBuilder()

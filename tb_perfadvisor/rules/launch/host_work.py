@@ -400,6 +400,8 @@ _LEAST_SAVED = 0.7
 _EVALUATE = "Evaluate less often, or on fewer samples"
 _SURE = 2.0
 """Standard errors: the low end."""
+_LEARNING = 0.25
+"""Of the time of a model. A backward pass takes as long as the forward one, or longer."""
 _SAVES = regex(r"^EagerExecute: SaveV2$")
 
 
@@ -435,7 +437,9 @@ class SideWorkInLoop(Rule):
             for kind, least in zip(OF_TRAINING, self._least, strict=True):
                 done = [line for line in sides if line.side_work == kind]
                 done = [line for line in done if not self._feeds_steps(signals, lines, line)]
-                yield from self._of(signals, lines, done, least)
+                shares = [e.share for e in lines.lines if e.side_work == kind and _learns(e)]
+                if sum(shares) < _LEARNING * sum(line.share for line in done):
+                    yield from self._of(signals, lines, done, least)
 
     def _of_writes(self, signals: Signals) -> Iterable[Finding]:
         """What TensorFlow's operators write more than once, where nobody looked at lines."""
@@ -504,6 +508,11 @@ class SideWorkInLoop(Rule):
             evidence=lines_tables(lines),
             remedies=advise(_REMEDIES.get(kind, "side-work-rarely")),
         )
+
+
+def _learns(line: Line) -> bool:
+    """Whether gradients are computed, as for a second model that is trained more rarely."""
+    return line.calls.endswith(("._tensor.backward", ".autograd.grad", ".backprop.gradient"))
 
 
 def _doing(lines: Sequence[Line]) -> str:
