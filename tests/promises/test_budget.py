@@ -81,7 +81,7 @@ BUDGET = {
     # Lines of the steps that were looked at: padding, layers and loops had none, or the wrong one.
     # Rows of Nsight exports in blocks, and threads that read them: 125 MB took 5 s, not 4.
     # Evaluations by evidence, and lines of loops and input: six false or nameless findings of 30.
-    "lines of Python and TOML": 135_340,
+    "lines of Python and TOML": 135_349,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

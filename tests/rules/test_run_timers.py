@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.engine.analyze import analyze_run, run_rule
 from tb_perfadvisor.engine.config import Config
-from tb_perfadvisor.machine.facts import DeviceTimers, Facts, Line, Lines, Load, RunTimers
+from tb_perfadvisor.machine.facts import Activity, DeviceTimers, Facts, Line, Lines, Load, RunTimers
 from tb_perfadvisor.rules.communication.imbalance import Straggler
 from tb_perfadvisor.rules.finding import Finding, Table
 from tb_perfadvisor.rules.input.stalls import InputStall
@@ -245,9 +245,14 @@ def test_steps_that_grow_name_the_function_where_the_time_goes() -> None:
     assert finding.title.endswith("of the run, mostly in collect (data.py:35)")
 
 
-@pytest.mark.parametrize(("is_in_loop", "severity"), [(False, "high"), (True, "low")])
-def test_a_loop_in_each_step_may_have_more_to_do(is_in_loop: bool, severity: str) -> None:
-    line = Line("sum.py", 35, 0.6, "add", activity="Python", is_in_loop=is_in_loop)
+@pytest.mark.parametrize(
+    ("activity", "is_in_loop", "severity"),
+    [("Python", False, "high"), ("Python", True, "low"), ("calls", True, "high")],
+)
+def test_a_loop_in_each_step_may_have_more_to_do(
+    activity: Activity, *, is_in_loop: bool, severity: str
+) -> None:
+    line = Line("sum.py", 35, 0.6, "add", activity=activity, is_in_loop=is_in_loop)
     steps = draw(RECORDED[: RECORDED.index("    gpu")])
     run = run_of(replace(steps, facts=Facts(lines=Lines(10.0, 200, (line,)))))
     slower = timers([10.0 + row / 5 for row in range(ROWS)])

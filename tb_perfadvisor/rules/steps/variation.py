@@ -423,9 +423,9 @@ def _slower_steps(signals: Signals) -> Finding | None:
         (run_series("Time of a step over the run", cost, parts.step_ns), *lines_tables(lines)),
         advise("record-stacks", "compare-steps"),
     )
-    # What a loop in each step does one by one takes longer for more of it.
-    does_more = slowdown.is_gradual and function is not None and function.loops
-    return replace(finding, severity="low") if does_more else finding
+    if slowdown.is_gradual and function and function.loops and function.activity == "Python":
+        return replace(finding, severity="low")  # the loop may have more to do, one by one
+    return finding
 
 
 def _evidence(signals: Signals, variation: StepVariation, slowest: int) -> tuple[Evidence, ...]:
