@@ -35,6 +35,7 @@ from tb_perfadvisor.units import format_bytes
 Int64 = NDArray[np.int64]
 Rows = list[tuple[Any, ...]]
 Connections = Sequence[sqlite3.Connection]
+_Block = tuple[Int64, bytes]
 Kind = type[int] | type[str] | type[bytes]
 
 _WORD: Final = regex(r"[A-Za-z]\w*")
@@ -55,6 +56,10 @@ SEPARATOR: Final = b"\0"
 """Ends each text of a block."""
 _LONGEST: Final = 1 << 14
 """Letters of a text in a block."""
+_MOST_BLOCK_BYTES: Final = 1 << 22
+"""Of a value, and of a column of a block, while SQLite looks at no types."""
+_LENGTH, _SQL_LENGTH = 0, 1
+"""SQLITE_LIMIT_LENGTH and SQLITE_LIMIT_SQL_LENGTH: `sqlite3` has these since Python 3.11."""
 _BYTES_OF_INTEGER: Final = 16
 """In a column of the table, and in the trace."""
 _STEPS: Final = 1 << 20
@@ -86,6 +91,7 @@ def of_type(column: str, kind: Kind) -> str:
     return f'CASE typeof("{column}") WHEN \'{name}\' THEN "{column}" END'
 
 
+_OF_INTEGER: Final = re.compile(r"CASE typeof\((\"\w+\")\) WHEN 'integer' THEN \1 END")
 FINISHED: Final = f"{of_type('end', int)} >= {of_type('start', int)}"
 """Rows with a start and an end."""
 
@@ -173,38 +179,45 @@ class Database:
         condition = f"rowid >= ? AND rowid < ? AND {where or 1}"
         query = f'SELECT {", ".join(joined)} FROM "{table}" WHERE {condition}'
         count = 0
-        for rows, *values in self._in_threads(table, query):
-            if not rows:
-                continue
-            count += rows
+        for numbers, texts in self._in_threads(table, query, len(columns)):
+            count += numbers.shape[1]
             self._check_count(count)
-            texts = b"".join(value + SEPARATOR for value in values[len(columns) :])
-            self.budget.keep(rows, _BYTES_OF_INTEGER * rows * len(columns) + len(texts))
-            numbers = [np.fromstring(value, np.int64, sep=",") for value in values[: len(columns)]]
-            yield np.stack(numbers), texts
+            self.budget.keep(numbers.shape[1], _BYTES_OF_INTEGER * numbers.size + len(texts))
+            yield numbers, texts
 
-    def _in_threads(self, table: str, query: str) -> Iterator[tuple[Any, ...]]:
+    def _in_threads(self, table: str, query: str, columns: int) -> Iterator[_Block]:
         """What a query has for each range of ids, read ahead by threads."""
         ends = f'SELECT (SELECT min(rowid) FROM "{table}"), (SELECT max(rowid) FROM "{table}")'
         ((first, last),) = chain.from_iterable(self._query(ends))
         if first is None:
             return
         step = max(_BLOCK, (last - first) // _MOST_BLOCKS + 1)
-        waiting: deque[Future[tuple[Any, ...]]] = deque()
+        waiting: deque[Future[_Block]] = deque()
         most = 4 * len(self._free)
         for at in range(first, last + 1, step):
-            waiting.append(self._threads.submit(self._only_row, query, (at, at + step)))
+            waiting.append(self._threads.submit(self._block, query, columns, (at, at + step)))
             if len(waiting) >= most:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def _only_row(self, query: str, values: Sequence[int]) -> tuple[Any, ...]:
+    def _block(self, query: str, columns: int, ids: tuple[int, int]) -> _Block:
+        """The rows with some ids.
+
+        SQLite takes as long to look at a value's type as to read it. So it does so only in blocks
+        with a value that does not spell an integer, or if the size of values cannot be limited.
+        """
         connection = self._free.pop()
+        # Columns of integers convert texts that spell one, so only bytes can be taken for one.
+        short = query if sys.version_info < (3, 11) else _OF_INTEGER.sub(r"\1", query)
         with self._saying_what_is_wrong():
-            row: tuple[Any, ...] = connection.execute(query, values).fetchone()
+            try:
+                with _limited(connection, _LENGTH, _MOST_BLOCK_BYTES):
+                    block = _read(connection, short, columns, ids)
+            except (sqlite3.DataError, ValueError, DeprecationWarning):  # the last of old NumPy
+                block = _read(connection, query, columns, ids)
         self._free.append(connection)
-        return row
+        return block
 
     def rows(self, table: str, columns: Mapping[str, Kind], where: str = "") -> Rows:
         """All rows of a table: integers, texts and bytes. Empty if it lacks one of the columns.
@@ -236,10 +249,13 @@ class Database:
     def _integer(self, table: str, term: str | None) -> str:
         if term is None or not self.has(table, *_WORD.findall(term)):
             return "-1"
-        value = _WORD.sub(lambda column: of_type(column[0], int), term)
+        if term.isidentifier():
+            return of_type(term, int)
+        value = _WORD.sub(r'"\g<0>"', term)
         # A product that is too large for an integer is a real.
-        checked = f"CASE typeof({value}) WHEN 'integer' THEN {value} END"
-        return value if term.isidentifier() else checked
+        values = (*re.findall(r'"\w+"', value), value)
+        are_integers = " AND ".join(f"typeof({each}) = 'integer'" for each in values)
+        return f"CASE WHEN {are_integers} THEN {value} END"
 
     def _columns_of(self, table: str) -> Mapping[str, bool]:
         """Whether each column of a table is a plain one, by name; empty if it is no plain table."""
@@ -295,6 +311,16 @@ class Database:
         return self._left_steps < 0
 
 
+def _read(connection: sqlite3.Connection, query: str, columns: int, ids: tuple[int, int]) -> _Block:
+    rows, *values = connection.execute(query, ids).fetchone()
+    if not rows:
+        return np.empty((columns, 0), np.int64), b""
+    # What follows the last value tells whether all of it was read.
+    numbers = [np.fromstring(value + b",0", np.int64, sep=",") for value in values[:columns]]
+    texts = b"".join(value + SEPARATOR for value in values[columns:])
+    return np.array(numbers).reshape(columns, rows + 1)[:, :-1], texts
+
+
 def _is_plain(name: str, definition: str) -> bool:
     """Whether this is the definition of a table, neither a virtual one nor of another name.
 
@@ -338,7 +364,8 @@ def _connect(path: Path, where: str) -> sqlite3.Connection:
         connection = sqlite3.connect(path, check_same_thread=False)
         for setting in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
             connection.execute(f"PRAGMA {setting}")
-        with _short_definitions(connection):
+        # SQLite keeps all definitions, which may share one long text in the file.
+        with _limited(connection, _SQL_LENGTH, _MOST_DEFINITION_BYTES):
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter is of SQLite's own message
         raise UnreadableProfileError(
@@ -349,14 +376,15 @@ def _connect(path: Path, where: str) -> sqlite3.Connection:
 
 
 @contextmanager
-def _short_definitions(connection: sqlite3.Connection) -> Iterator[None]:
-    """SQLite keeps all definitions, which may share one long text in the file."""
+def _limited(connection: sqlite3.Connection, limit: int, most: int) -> Iterator[None]:
     if sys.version_info < (3, 11):
         yield
         return
-    limit = connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, _MOST_DEFINITION_BYTES)
-    yield
-    connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, limit)
+    before = connection.setlimit(limit, most)
+    try:
+        yield
+    finally:
+        connection.setlimit(limit, before)
 
 
 def _authorize(

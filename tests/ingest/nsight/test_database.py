@@ -170,17 +170,18 @@ def interior(child: int) -> bytes:
     return bytes(page)
 
 
-def test_values_of_another_type_are_not_loaded(path: Path) -> None:
-    execute(
-        path,
-        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 'seven' WHERE start = 10",
-        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 7.0001 WHERE start = 11",
-        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = X'07' WHERE start = 12",
-        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 'later' WHERE start = 13",
-    )
+@pytest.mark.parametrize(
+    "value",
+    ["'seven'", "7.0001", "X'07'", "'8,9'", "''", "CAST(hex(zeroblob(3000000)) AS BLOB)"],
+)
+def test_values_of_another_type_are_not_loaded(path: Path, value: str) -> None:
+    table = "CUPTI_ACTIVITY_KIND_KERNEL"
+    execute(path, f"UPDATE {table} SET streamId = {value}, gridX = {value} WHERE start = 10")
     with open_database({"x": lambda: io.BytesIO(path.read_bytes())}) as database:
-        columns = database.integers("CUPTI_ACTIVITY_KIND_KERNEL", {"stream": "streamId"})
-        assert columns["stream"][:4].tolist() == [-1, -1, -1, 7]
+        columns = database.integers(table, {"stream": "streamId", "blocks": "gridX * gridY"})
+        assert columns["stream"][:2].tolist() == [-1, 7]
+        assert columns["blocks"][0] == -1 != columns["blocks"][1]
+    execute(path, f"UPDATE {table} SET end = 'later' WHERE start = 13")
     assert len(read(path).rows(EventKind.KERNEL)) == 1989
 
 
