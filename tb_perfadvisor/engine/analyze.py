@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 
 from msgspec.structs import replace
 
@@ -183,6 +183,7 @@ def analyze_run(
 
     leaders = leaders_of(findings)
 
+    @cache
     def say(first: int | None) -> str:
         return headline(signals, findings, first, unseen, trust, starts_up=starts_up)
 

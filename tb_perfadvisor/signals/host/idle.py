@@ -40,7 +40,7 @@ from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, unique_inverse
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -80,7 +80,7 @@ class AnnotatedIdle(Struct, frozen=True):
     def by_name(self, intervals: Intervals) -> list[tuple[int, int]]:
         """Names (-1 for none) and the idle time within some intervals, the longest first."""
         inside = overlap_ns(intervals, self.start_ns, self.end_ns)
-        names, of_piece = np.unique(self.name, return_inverse=True)
+        names, of_piece = unique_inverse(self.name)
         totals = np.bincount(of_piece, weights=inside, minlength=len(names)).astype(np.int64)
         order = np.argsort(-totals, kind="stable").tolist()
         return [(int(names[i]), int(totals[i])) for i in order if totals[i] > 0]
