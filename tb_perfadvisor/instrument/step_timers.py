@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -29,9 +31,6 @@ from tb_perfadvisor.machine.facts import (
     DeviceTimers,
     RunTimers,
 )
-
-if TYPE_CHECKING:
-    from tb_perfadvisor.publish.summaries import ScalarWriter
 
 SCALARS: Final = "perf_advisor/whole_run"
 """Below a run's directory; `perf_advisor` is never taken for a run of its own."""
@@ -221,8 +220,6 @@ class StepTimers:
         if not values:
             return
         if self._scalars is None:
-            from tb_perfadvisor.publish.summaries import ScalarWriter
-
             self._scalars = ScalarWriter(self._logdir / SCALARS / self._worker())
         self._points += 1
         self._scalars.add(
@@ -324,6 +321,66 @@ def _scalars_of(look: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     reasons = [look[reason] for reason in (*HEAT, POWER_CAP) if reason in look]
     if reasons:
         yield "gpu_clocks_reduced", max(reasons)
+
+
+class ScalarWriter:
+    """Writes points for TensorBoard, in a file of a directory that nothing else uses.
+
+    TensorBoard's own writer imports a thousand modules. That takes half a second, in which every
+    step of a fast loop waits for Python's lock again and again.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Create the file.
+
+        Raises:
+            OSError: If it cannot be created.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+        self.path = directory / name
+        self._file = self.path.open("wb")
+        self._write(_of_length(3, b"brain.Event:2"))
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Append one point of each tag."""
+        summary = b"".join(
+            _of_length(1, _of_length(1, tag.encode()) + b"\x15" + struct.pack("<f", value))
+            for tag, value in values.items()
+        )
+        self._write(b"\x10" + _varint(step) + _of_length(5, summary))
+
+    def close(self) -> None:
+        """Write the rest."""
+        self._file.close()
+
+    def _write(self, fields: bytes) -> None:
+        """Write an event as a TFRecord: its length and itself, each with a checksum."""
+        event = b"\x09" + struct.pack("<d", time.time()) + fields
+        for part in (struct.pack("<Q", len(event)), event):
+            self._file.write(part + struct.pack("<I", _checksum(part)))
+        self._file.flush()
+
+
+def _varint(value: int) -> bytes:
+    digits = [value >> shift & 0x7F for shift in range(0, max(value.bit_length(), 1), 7)]
+    return bytes([digit | 0x80 for digit in digits[:-1]] + digits[-1:])
+
+
+def _of_length(field: int, content: bytes) -> bytes:
+    """A field of a protocol buffer that holds a text or another message."""
+    return bytes([field << 3 | 2]) + _varint(len(content)) + content
+
+
+def _checksum(data: bytes) -> int:
+    """The masked CRC-32C of a TFRecord (tsl/lib/io/record_writer.h)."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 # --- what the loop calls --------------------------------------------------------------------------

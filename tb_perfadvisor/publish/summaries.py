@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
-import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
 from tensorboard.plugins.scalar import metadata as scalar_metadata
@@ -22,42 +19,6 @@ from tb_perfadvisor.report.formats.markdown import (
     notes_blocks,
 )
 from tb_perfadvisor.report.formats.wording import branches_of
-
-
-class ScalarWriter:
-    """Writes an event file in a directory that nothing else uses."""
-
-    def __init__(self, directory: Path) -> None:
-        """Create the file.
-
-        Raises:
-            OSError: If it cannot be created.
-        """
-        directory.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
-        self.path = directory / name
-        self._file = self.path.open("wb")
-        self._writer = RecordWriter(self._file)
-        self._write(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
-
-    def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Append one point of each tag."""
-        summary = summary_pb2.Summary(
-            value=[
-                summary_pb2.Summary.Value(tag=tag, simple_value=value)
-                for tag, value in values.items()
-            ]
-        )
-        self._write(event_pb2.Event(wall_time=time.time(), step=step, summary=summary))
-
-    def close(self) -> None:
-        """Write the rest."""
-        self._file.close()
-
-    def _write(self, event: event_pb2.Event) -> None:
-        self._writer.write(event.SerializeToString())
-        self._file.flush()
-
 
 MOST_TEXT_BYTES = 12 * 1024
 """The uploader to Vertex AI drops tensors above 16 KiB; leave room for what wraps a text."""

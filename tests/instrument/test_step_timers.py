@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import msgspec
 import pytest
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
 
 from tb_perfadvisor.instrument.nvml import DeviceSampler
-from tb_perfadvisor.instrument.step_timers import StepTimers
+from tb_perfadvisor.instrument.step_timers import ScalarWriter, StepTimers
 from tb_perfadvisor.machine.facts import MOST_ROWS, RunTimers
 
 
@@ -134,3 +137,37 @@ def test_the_library_has_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
     real = pytest.importorskip("pynvml")
     for name in vars(fake_nvml(monkeypatch)):
         assert name.startswith("__") or hasattr(real, name), name
+
+
+def test_tensorboard_reads_the_points(tmp_path: Path) -> None:
+    writer = ScalarWriter(tmp_path)
+    writer.add(300, {"step_ms": 1.5, "a/längerer-Name": -0.25})
+    writer.add(0, {"step_ms": 2.0})
+    writer.close()
+    # The reader checks what each record's checksums say.
+    records = RawEventFileLoader(str(writer.path)).Load()
+    first, *points = [Event.FromString(record) for record in records]
+    assert first.file_version == "brain.Event:2"
+    assert first.wall_time <= points[0].wall_time <= points[1].wall_time
+    assert [
+        (point.step, [(value.tag, value.simple_value) for value in point.summary.value])
+        for point in points
+    ] == [(300, [("step_ms", 1.5), ("a/längerer-Name", -0.25)]), (0, [("step_ms", 2.0)])]
+
+
+def test_points_are_written_without_an_import_that_slows_the_steps(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib\n"
+        "from tb_perfadvisor.instrument.step_timers import StepTimers\n"
+        "timers = StepTimers(pathlib.Path(sys.argv[1]), lambda: 'rank3')\n"
+        "before = set(sys.modules)\n"
+        "for number in (1, 2):\n"
+        "    timers.step_ended(number, is_usual=True)\n"
+        "    timers.begin()\n"
+        "timers._write_point({})\n"
+        "print(*sorted(set(sys.modules) - before))\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert list((tmp_path / "perf_advisor/whole_run/rank3").iterdir())
+    assert not [each for each in imported.split() if not each.startswith("encodings.")]
