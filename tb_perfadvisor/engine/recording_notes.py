@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tb_perfadvisor.machine.facts import Recording
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.device import shows_device_use
@@ -259,10 +260,8 @@ def _on_captures(signals: Signals) -> list[Note]:
 def _on_overhead(signals: Signals) -> list[Note]:
     """What recording cost: measured, where steps were timed without it, or else estimated."""
     recording, steps = signals.trace.facts.recording, signals.steps
-    # After a slow step, the program itself may have become slower.
-    usual_ns = None if recording.reason == "slow step" else recording.step_ns
-    if usual_ns and len(steps) and not steps.is_inferred:
-        return _on_longer_steps(usual_ns, float(np.median(steps.duration_ns)))
+    if recording.step_ns and len(steps) and not steps.is_inferred:
+        return _on_longer_steps(recording, float(np.median(steps.duration_ns)))
     window = signals.attribution
     whole = single(window.window_start_ns, window.window_end_ns)
     cost_ns = profiler_overhead(signals).within_ns(whole)
@@ -282,15 +281,29 @@ def _on_overhead(signals: Signals) -> list[Note]:
     ]
 
 
-def _on_longer_steps(usual_ns: float, recorded_ns: float) -> list[Note]:
+def _on_longer_steps(recording: Recording, recorded_ns: float) -> list[Note]:
+    usual_ns = recording.step_ns or recorded_ns
     if recorded_ns <= (1 + LONGER_SHARE) * usual_ns:
         return []
+    longer = (
+        f"Steps took {format_duration(recorded_ns)} (median) while they were recorded, "
+        f"{recorded_ns / usual_ns:.1f} times as long as before ({format_duration(usual_ns)})"
+    )
+    if recording.reason == "slow step":  # the program itself may have become slower
+        return [
+            Note(
+                "slower-than-usual",
+                "warning",
+                f"{longer}: the recording began because a step was slow. What it shows is not how "
+                "the program usually runs, and its savings are shares of these steps.",
+                "Look at a recording of usual steps first.",
+            )
+        ]
     return [
         Note(
             "slowed-by-recording",
             "warning",
-            f"Steps took {format_duration(recorded_ns)} (median) while they were recorded, and "
-            f"{format_duration(usual_ns)} before: times of host code are too long here.",
+            f"{longer}: times of host code are too long here.",
             "Record without stacks, shapes and memory, and compare times without a profiler.",
         )
     ]

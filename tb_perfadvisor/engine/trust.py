@@ -63,6 +63,7 @@ _IN_SHORT = {
     "compile-in-window": "a part of the time is warm-up",
     "first-call": "a part of the time is warm-up",
     "slowed-by-recording": "recording made its steps longer",
+    "slower-than-usual": "its steps took longer than usual",
     "loaded-machine": "other programs used the cores meanwhile",
     "device-clock-shift": "the device's clock was off, and was corrected",
     "impossible-durations": "some events had impossible durations",

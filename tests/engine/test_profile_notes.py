@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.profile_notes import profile_notes
+from tb_perfadvisor.engine.trust import trust_in
 from tb_perfadvisor.machine.facts import Facts, Recording
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Need, Options, Signals, reference_worker
@@ -262,10 +263,14 @@ def test_steps_that_recording_made_longer(usual_ms: float, is_said: bool) -> Non
     assert "profiler-overhead" not in notes
     # A recording that began because a step was slow may show a program that became slower.
     facts = Facts(recording=Recording("run", reason="slow step", step_ns=1e6 * usual_ms))
-    assert "slowed-by-recording" not in notes_of(replace(builder.build(), facts=facts))
+    slow = notes_of(replace(builder.build(), facts=facts))
+    assert "slowed-by-recording" not in slow
+    assert ("slower-than-usual" in slow) == is_said
     if is_said:
-        message = notes["slowed-by-recording"].message
-        assert "Steps took 10.0 ms (median) while they were recorded, and 7.60 ms before" in message
+        for note in (notes["slowed-by-recording"], slow["slower-than-usual"]):
+            assert "10.0 ms (median) while they were recorded, 1.3 times" in note.message
+            assert "as long as before (7.60 ms)" in note.message
+            assert trust_in([note]).level == "limited"
 
 
 def test_clock_skew() -> None:

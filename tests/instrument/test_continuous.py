@@ -136,6 +136,26 @@ def test_the_last_and_the_slowest_stay(tmp_path: Path) -> None:
     ]
 
 
+def test_what_followed_a_slow_step_stays_only_if_slow_steps_matter(tmp_path: Path) -> None:
+    recordings = Recordings(keep_last=2, keep_slowest=1)
+    recordings.add(recording(tmp_path, 0, 0.2))
+    recordings.add(replace(recording(tmp_path, 1, 0.9), reason="slow step"))
+    for step in (2, 3):
+        recordings.add(recording(tmp_path, step, 0.1))
+    assert [each.first_step for each in recordings.kept] == [1, 2, 3]
+    recordings.add(recording(tmp_path, 4, 0.1), slow_matters=False)
+    assert [each.first_step for each in recordings.kept] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(("every", "matters"), [(100, True), (200, False)])
+def test_slow_steps_matter_from_a_share_of_the_time_on(every: int, matters: bool) -> None:
+    schedule = Schedule(Plan())
+    for step in range(2_000):
+        # One of eight times as long takes 8 of 107, or of 207, parts of the time.
+        schedule.step_ended(0.8 if step % every == every - 1 else 0.1)
+    assert schedule.slow_matters == matters
+
+
 def test_only_own_files_are_deleted(tmp_path: Path) -> None:
     recordings = Recordings(keep_last=1, keep_slowest=0)
     recordings.add(recording(tmp_path, 1, 0.1))

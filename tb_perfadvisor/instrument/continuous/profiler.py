@@ -401,7 +401,7 @@ class ContinuousProfiler:
             self._timers.write()
         recording = StoredRecording(self._first_step, start.reason, start.is_rich, mean_s, files)
         in_use = self._advisor.directory if self._advisor is not None else None
-        self._recordings.add(recording, in_use)
+        self._recordings.add(recording, in_use, slow_matters=self._schedule.slow_matters)
         if self._advisor is not None:
             self._advisor.analyze(directory, self._first_step)
         if self._was_postponed:

@@ -203,6 +203,9 @@ RICH: Final = "_rich"
 EARLY: Final = "early"
 """The reason of a recording that is kept only until there is another."""
 
+SLOW: Final = "slow step"
+"""The reason of one that began after a slow step."""
+
 
 class StoredRecording(Struct, frozen=True):
     """A recording that was written."""
@@ -239,12 +242,18 @@ class Recordings:
         self.kept: list[StoredRecording] = []
         """In the order in which they were recorded."""
 
-    def add(self, recording: StoredRecording, in_use: Path | None = None) -> None:
-        """Add one, and delete the files of those that need not stay."""
+    def add(
+        self, recording: StoredRecording, in_use: Path | None = None, *, slow_matters: bool = True
+    ) -> None:
+        """Add one, and delete the files of those that need not stay.
+
+        Unless slow steps matter, what was recorded after one says little about the program.
+        """
         self.kept.append(recording)
         settled = [each for each in self.kept if each.reason != EARLY] or self.kept[-1:]
         last = settled[-self._keep_last :] if self._keep_last else []
-        slowest = sorted(settled, key=lambda each: -each.mean_step_s)[: self._keep_slowest]
+        telling = [each for each in settled if slow_matters or each.reason != SLOW]
+        slowest = sorted(telling, key=lambda each: -each.mean_step_s)[: self._keep_slowest]
         rich = [each for each in settled if each.is_rich][-1:]
         wanted = self._within_limit([*reversed(last), *rich, *slowest])
         self._keep(

@@ -41,6 +41,9 @@ _LONGEST_CYCLE: Final = 32
 """Where steps of three times the median take a quarter of the time, are alike, and come regularly,
 every 32 steps or more often, a recording has a whole cycle: those steps collect samples, evaluate
 or write. Of two steps, twice as much: they may be long by chance."""
+_SLOW_SHARE: Final = 0.05
+"""Slow steps that take less of the time are not what makes a program slow: interrupts, and what
+Python does now and then. In a fast loop, there are many of them."""
 _TRIES: Final = 20
 """A recording that would cost too much is considered again so often per period."""
 _REST_SHARE: Final = 5
@@ -105,6 +108,8 @@ class Schedule:
         self._numbers: deque[int] = deque(maxlen=_JUDGED)
         """The steps that took these times."""
         self._slow_s: float | None = None
+        self._all_s = self._all_slow_s = 0.0
+        """The time of all steps that were judged, and of the slow ones."""
         self._recorded = 0
         """Steps of the last recording."""
 
@@ -112,6 +117,11 @@ class Schedule:
     def usual_s(self) -> float | None:
         """The median time of the last steps that were not recorded; None before any."""
         return statistics.median(self._durations) if self._durations else None
+
+    @property
+    def slow_matters(self) -> bool:
+        """Whether slow steps take a part of the time that is worth looking at."""
+        return self._all_slow_s >= _SLOW_SHARE * self._all_s
 
     @property
     def steps_of_recording(self) -> int:
@@ -172,6 +182,9 @@ class Schedule:
                 self._remember(duration_s)
             return False
         is_slow = self._slow_s is not None and duration_s > self._slow_s
+        if self._slow_s is not None:
+            self._all_s += duration_s
+            self._all_slow_s += duration_s * is_slow
         self._remember(duration_s)
         if self._count % _RENEWED_EVERY == 0 and len(self._durations) >= _FEWEST:
             self._slow_s = self.plan.slower_than * statistics.median(self._durations)
