@@ -542,6 +542,13 @@ class TensorFlowCalls:
 
 
 def _runs_eagerly() -> bool:
-    """Whether TensorFlow executes now, instead of tracing; True without it."""
+    """Whether TensorFlow or JAX executes now, instead of tracing; True without them."""
     tensorflow: Any = sys.modules.get("tensorflow")
-    return tensorflow is None or not tensorflow.inside_function()
+    if tensorflow is not None and tensorflow.inside_function():
+        return False
+    context = getattr(sys.modules.get("jax._src.core"), "trace_ctx", None)
+    trace = getattr(context, "trace", None)
+    # `jax.grad` outside of jit computes while it traces.
+    while trace is not None and type(trace).__name__ != "DynamicJaxprTrace":
+        trace = getattr(trace, "parent_trace", None)
+    return trace is None
