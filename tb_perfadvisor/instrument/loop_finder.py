@@ -34,6 +34,9 @@ MOST_PER_S: Final = 5_000
 """What comes around more often, while it has a processor, is a part of a step."""
 _MORE_IF_CHEAP: Final = 4
 """So much more often, where only one call in each round is told."""
+_GONE_AFTER: Final = 5
+"""So many looks in a row outside of all loops that are watched, and these have ended: they were of
+an import, or prepared something."""
 _LOOKS: Final = 5
 _REST: Final = 2
 _LEAST_REST_S: Final = 2.0
@@ -107,6 +110,7 @@ class LoopFinder:
         self.rounds.watch(loops)
         before, looked_s = self._steps.known_steps(), time.monotonic()
         passed_s, began_s, waited_s = 0.0, looked_s, waited_for_processor_s()
+        looks_elsewhere = 0
         # A loop with long rounds gets more time in the next search.
         while self._steps.needs_loop() and passed_s <= _MOST_S + self._spent_s:
             time.sleep(_LOOK_EVERY_S)
@@ -117,6 +121,9 @@ class LoopFinder:
                 self.rounds.check()
             if self.rounds.is_lost:
                 return self._search()
+            looks_elsewhere = 0 if loops[0].is_around(main_frame()) else looks_elsewhere + 1
+            if looks_elsewhere >= _GONE_AFTER:
+                return None
             looked_s = now_s
             known = self._steps.known_steps() - before
             loop = loop_of_steps(loops, passed_s, known)
