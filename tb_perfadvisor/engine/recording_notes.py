@@ -26,6 +26,7 @@ from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.soundness.lost import is_sampled
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.intervals import single, total_ns
+from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.units import format_bytes, format_duration, format_share
 
 EMPTY = "empty-profile"
@@ -261,7 +262,7 @@ def _on_overhead(signals: Signals) -> list[Note]:
     """What recording cost: measured, where steps were timed without it, or else estimated."""
     recording, steps = signals.trace.facts.recording, signals.steps
     if recording.step_ns and len(steps) and not steps.is_inferred:
-        return _on_longer_steps(recording, float(np.median(steps.duration_ns)))
+        return _on_longer_steps(recording, steps.duration_ns)
     window = signals.attribution
     whole = single(window.window_start_ns, window.window_end_ns)
     cost_ns = profiler_overhead(signals).within_ns(whole)
@@ -281,15 +282,19 @@ def _on_overhead(signals: Signals) -> list[Note]:
     ]
 
 
-def _on_longer_steps(recording: Recording, recorded_ns: float) -> list[Note]:
+def _on_longer_steps(recording: Recording, durations_ns: Int64) -> list[Note]:
+    # Savings are shares of the mean, to which steps as slow as the first one may add most.
+    is_slow = recording.reason == "slow step"
+    recorded_ns = float(np.mean(durations_ns) if is_slow else np.median(durations_ns))
     usual_ns = recording.step_ns or recorded_ns
     if recorded_ns <= (1 + LONGER_SHARE) * usual_ns:
         return []
     longer = (
-        f"Steps took {format_duration(recorded_ns)} (median) while they were recorded, "
+        f"Steps took {format_duration(recorded_ns)} ({'mean' if is_slow else 'median'}) "
+        "while they were recorded, "
         f"{recorded_ns / usual_ns:.1f} times as long as before ({format_duration(usual_ns)})"
     )
-    if recording.reason == "slow step":  # the program itself may have become slower
+    if is_slow:  # the program itself may have become slower
         return [
             Note(
                 "slower-than-usual",

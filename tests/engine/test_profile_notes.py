@@ -267,10 +267,24 @@ def test_steps_that_recording_made_longer(usual_ms: float, is_said: bool) -> Non
     assert "slowed-by-recording" not in slow
     assert ("slower-than-usual" in slow) == is_said
     if is_said:
-        for note in (notes["slowed-by-recording"], slow["slower-than-usual"]):
-            assert "10.0 ms (median) while they were recorded, 1.3 times" in note.message
+        for note, middle in (
+            (notes["slowed-by-recording"], "median"),
+            (slow["slower-than-usual"], "mean"),
+        ):
+            assert f"10.0 ms ({middle}) while they were recorded, 1.3 times" in note.message
             assert "as long as before (7.60 ms)" in note.message
             assert trust_in([note]).level == "limited"
+
+
+def test_one_long_step_after_a_slow_one_makes_the_recording_unusual() -> None:
+    builder = TraceBuilder()
+    for number, (start, end) in enumerate(((0, 1), (1, 2), (2, 12))):
+        builder.step(number, ms(start), ms(end)).operator("aten::add", ms(start), ms(end))
+    for reason, name in (("slow step", "slower-than-usual"), ("periodic", "slowed-by-recording")):
+        facts = Facts(recording=Recording("run", reason=reason, step_ns=1e6))
+        notes = notes_of(replace(builder.build(), facts=facts))
+        # 12 ms in three steps; the median is as usual, so that recording did not slow them.
+        assert (name in notes) == (reason == "slow step")
 
 
 def test_clock_skew() -> None:
