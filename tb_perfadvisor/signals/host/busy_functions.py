@@ -24,7 +24,7 @@ _CONVERSIONS = frozenset(
 """Functions of frameworks that make an array of the program's values, before anything runs. NumPy
 and the frameworks go through lists of Python numbers one by one."""
 _EVALUATES = regex(
-    r"(?i)(?:.*[._])?(?:eval|valid|val_|test|predict|infer|accura|scor|metric|recall|precision)\w*"
+    r"(?i)(?:.*[._])?(?:eval|valid|val_|test|predict|infer|accura|scor|metric|recall|precision)\w{0,60}"
     r"|torch\.(?:nn|utils\._contextlib)\..*|(?:keras|tensorflow\.python\.eager\.polymorphic)(?:[._].*)"
 )
 """Functions that say so, calls of models, and what PyTorch runs without gradients."""
