@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tb_perfadvisor.instrument.user_code import (
     frames_called_back,
@@ -38,6 +38,7 @@ _ASK_AGAIN: Final = ("JUMP_BACKWARD_NO_INTERRUPT",)
 """Waits for a coroutine or another generator; no loop of the program."""
 
 _MAIN: Final = threading.main_thread()
+_T = TypeVar("_T")
 
 Ended = Callable[[FrameType], object]
 
@@ -313,6 +314,34 @@ def on_main_thread(call: Callable[[], object]) -> None:
         call()
     else:
         _PENDING.add(call)
+
+
+def look_at_threads(look: Callable[[dict[int, FrameType]], _T]) -> _T:
+    """What a look at what each other thread runs returns, which is no frame.
+
+    Whoever lets go of a frame last frees what it holds. That may be a guard of PyTorch that changes
+    how its thread computes: freed by another thread while an operator runs, it breaks the operator.
+    So the main thread lets go of them.
+    """
+    kept: list[object] = []
+    try:
+        return look(_frames(kept))
+    finally:
+        if _MAIN.is_alive():
+            on_main_thread(kept.clear)
+
+
+def _frames(kept: list[object]) -> dict[int, FrameType]:
+    frames = sys._current_frames()
+    kept.append(frames)
+    if threading.current_thread() is not _MAIN:
+        del frames[threading.get_ident()]
+    for frame in frames.values():
+        each: FrameType | None = frame
+        while each is not None:
+            kept.append(each)
+            each = each.f_back
+    return frames
 
 
 def _function_of(frame: FrameType, caller: FrameType) -> FunctionType | type | None:

@@ -13,10 +13,12 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from math import isclose
 from types import FrameType
 from typing import Final, NamedTuple
 
+from tb_perfadvisor.instrument.program_loops import look_at_threads
 from tb_perfadvisor.instrument.step_hooks import StepPath
 from tb_perfadvisor.instrument.user_code import (
     is_beside_script,
@@ -211,11 +213,22 @@ class StackSamples:
             passed_s, before_s = now_s - before_s, now_s
             used_before_s, used_s = used_s, time.process_time()
             waits = used_s - used_before_s < _BUSY_SHARE * passed_s
+            free_s = _FREE_S if isclose(interval_s, _SOON_S) else _HELD * interval_s
+            held = passed_s, late_s >= free_s, waits
             with suppress(Exception):
-                frame = at_work(sys._current_frames(), self._observed or 0, chance)
-                free_s = _FREE_S if isclose(interval_s, _SOON_S) else _HELD * interval_s
-                self.look(frame, passed_s, late_s >= free_s, waits)
+                if not self._is_paused:
+                    look_at_threads(partial(self._look_at, chance, *held))
         take_turns_as_usual()
+
+    def _look_at(
+        self,
+        chance: random.Random,
+        passed_s: float,
+        was_held: bool,
+        waits: bool,
+        frames: dict[int, FrameType],
+    ) -> None:
+        self.look(at_work(frames, self._observed or 0, chance), passed_s, was_held, waits)
 
     def look(
         self, frame: FrameType | None, passed_s: float, was_held: bool = False, waits: bool = False

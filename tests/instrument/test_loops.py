@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from tb_perfadvisor.instrument.program_loops import (
     HAS_MONITORING,
     Loop,
     Rounds,
+    look_at_threads,
     loops_around,
     loops_of,
 )
@@ -425,3 +427,34 @@ def test_what_is_asked_of_the_main_thread_comes_in_turns() -> None:
     command = [sys.executable, "-c", textwrap.dedent(ASKED_MEANWHILE)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["499500", "second"]
+
+
+def test_what_a_look_holds_last_is_freed_by_the_main_thread() -> None:
+    freed: list[threading.Thread] = []
+
+    class Guard:
+        def __del__(self) -> None:
+            freed.append(threading.current_thread())
+
+    looks, has_returned = threading.Event(), threading.Event()
+
+    def look(_: dict[int, FrameType]) -> None:
+        looks.set()
+        has_returned.wait(10)
+
+    thread = threading.Thread(target=lambda: look_at_threads(look))
+
+    def compute() -> Guard | None:
+        guard = Guard()
+        thread.start()
+        looks.wait(10)
+        return None if guard else guard
+
+    compute()
+    has_returned.set()
+    thread.join()
+    for _ in range(1_000):
+        if freed:
+            break
+        time.sleep(0.01)
+    assert freed == [threading.main_thread()]
