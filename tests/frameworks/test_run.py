@@ -421,6 +421,7 @@ def test_each_loop_is_recorded_and_looked_at(tmp_path: Path) -> None:
     recorded(TWO_LOOPS, "torch", tmp_path, every=1000)
     found = {
         frozenset(each["kind"] for each in json.loads(path.read_bytes())["examined"]["observed"])
+        - {"lines"}  # what takes the time
         for path in facts_files(tmp_path)
     }
     # One of 32 rows of logits is read; the gradients of the body are not.
