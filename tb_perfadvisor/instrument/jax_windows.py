@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from tb_perfadvisor.instrument.parts import Parts
+from tb_perfadvisor.instrument.program_loops import look_at_main
 from tb_perfadvisor.instrument.stack_samples import outermost_compiling
 from tb_perfadvisor.instrument.time_windows import TimeWindows
-from tb_perfadvisor.instrument.user_code import main_frame
 
 _LOOK_EVERY_S: Final = 0.02
 _QUIET_S: Final = 0.2
@@ -58,7 +59,7 @@ class JaxWindows(TimeWindows):
         """Wait until the program runs what it has compiled, or has compiled many things."""
         computed_s, began_s, before = 0.0, time.monotonic(), self._compilations
         while computed_s < _LATEST_S and not self.ends.wait(_LOOK_EVERY_S):
-            if outermost_compiling(main_frame()) is not None:
+            if look_at_main(lambda frame: outermost_compiling(frame) is not None):
                 self._compiled_s = time.monotonic()
             else:
                 computed_s += _LOOK_EVERY_S
@@ -71,7 +72,7 @@ class JaxWindows(TimeWindows):
         """Begin a recording."""
         from tb_perfadvisor.instrument.jax_session import start_trace
 
-        self.parts.add_step("loop", main_frame())
+        look_at_main(partial(self.parts.add_step, "loop"))
         self._compiled_before = self._compilations
         start_trace(directory, is_rich=is_rich)
 

@@ -16,9 +16,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, Protocol
 
-from tb_perfadvisor.instrument.program_loops import HAS_MONITORING, Loop, Rounds, loops_around
+from tb_perfadvisor.instrument.program_loops import (
+    HAS_MONITORING,
+    Loop,
+    Rounds,
+    look_at_main,
+    loops_around,
+)
 from tb_perfadvisor.instrument.stack_samples import is_recording, outermost_compiling
-from tb_perfadvisor.instrument.user_code import main_frame
 
 _LOOK_EVERY_S: Final = 0.05
 _FEWEST_ROUNDS: Final = 3
@@ -116,12 +121,12 @@ class LoopFinder:
             time.sleep(_LOOK_EVERY_S)
             now_s = time.monotonic()
             # While a recording is written, or something is compiled, no loop comes around.
-            if not is_recording(main_frame()) and outermost_compiling(main_frame()) is None:
+            if not look_at_main(_is_busy):
                 passed_s += now_s - looked_s
                 self.rounds.check()
             if self.rounds.is_lost:
                 return self._search()
-            looks_elsewhere = 0 if loops[0].is_around(main_frame()) else looks_elsewhere + 1
+            looks_elsewhere = 0 if look_at_main(loops[0].is_around) else looks_elsewhere + 1
             if looks_elsewhere >= _GONE_AFTER:
                 return None
             looked_s = now_s
@@ -132,7 +137,7 @@ class LoopFinder:
                 worked_s = looked_s - began_s - (waited_for_processor_s() - waited_s)
                 if (
                     is_part_of_step(loop, worked_s)
-                    or not loop.is_around(main_frame())
+                    or not look_at_main(loop.is_around)
                     or self._steps.has_loop(loop, steps)
                 ):
                     return None
@@ -152,7 +157,7 @@ class LoopFinder:
         runs, is_paused = True, False
         while rest_s <= max(_LEAST_REST_S, last_s - first_s) or runs:
             time.sleep(2 * _LOOK_EVERY_S)
-            runs, has_enough = loop.is_around(main_frame()), self._steps.has_enough()
+            runs, has_enough = look_at_main(loop.is_around), self._steps.has_enough()
             if is_paused and runs:
                 now_s = time.monotonic()
                 self._steps.goes_on(now_s - (self._ended_s or now_s))
@@ -193,15 +198,20 @@ def is_part_of_step(loop: Loop, worked_s: float) -> bool:
     return loop.rounds > MOST_PER_S * (_MORE_IF_CHEAP if is_cheap else 1) * worked_s
 
 
+def _is_busy(frame: FrameType | None) -> bool:
+    """Whether a recording is written, or something is compiled."""
+    return is_recording(frame) or outermost_compiling(frame) is not None
+
+
 def _deepest_look() -> list[Loop]:
     """The loops around what the main thread does, outer ones first.
 
     In an epoch it may do what it does once, such as to shuffle; so it is looked at a few times.
     """
-    looks = [loops_around(main_frame())]
+    looks = [look_at_main(loops_around)]
     while looks[0] and _is_over(looks[0][0], "epoch") and len(looks) < _LOOKS:
         time.sleep(_LOOK_EVERY_S / _LOOKS)
-        looks.append(loops_around(main_frame()))
+        looks.append(look_at_main(loops_around))
     return max(looks, key=len)
 
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -21,11 +22,10 @@ import msgspec
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.instrument.continuous.python_recorder import PythonRecorder
 from tb_perfadvisor.instrument.loop_finder import MOST_PER_S
-from tb_perfadvisor.instrument.program_loops import on_main_thread
+from tb_perfadvisor.instrument.program_loops import look_at_main, on_main_thread
 from tb_perfadvisor.instrument.ranks import worker_name_of_torch
 from tb_perfadvisor.instrument.time_windows import TimeWindows
 from tb_perfadvisor.instrument.trace_files import Change, write_trace
-from tb_perfadvisor.instrument.user_code import main_frame
 
 _LOOK_EVERY_S: Final = 0.1
 _WARM_S: Final = 3.0
@@ -65,7 +65,7 @@ class LooplessWindows(TimeWindows):
         while worked_s < _WARM_S and not self.ends.wait(_LOOK_EVERY_S):
             now_s, used_now_s = time.monotonic(), time.process_time()
             is_busy = used_now_s - used_s >= _BUSY_SHARE * (now_s - before_s)
-            if is_busy and self.is_wanted and not _is_importing():
+            if is_busy and self.is_wanted and not look_at_main(_imports):
                 worked_s += now_s - before_s
             before_s, used_s = now_s, used_now_s
         if self.framework() == "torch":
@@ -91,7 +91,7 @@ class LooplessWindows(TimeWindows):
         has_begun, is_done = threading.Event(), threading.Event()
 
         def load() -> None:
-            if not _is_importing():
+            if not look_at_main(_imports):
                 has_begun.set()
                 try:
                     hasattr(sys.modules["torch"], "_inductor")
@@ -121,8 +121,7 @@ class LooplessWindows(TimeWindows):
         return f", because no call of a model and no loop with {rounds} was seen to repeat"
 
 
-def _is_importing() -> bool:
-    frame = main_frame()
+def _imports(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_globals.get("__name__") == _IMPORTS:
             return True

@@ -317,25 +317,31 @@ def on_main_thread(call: Callable[[], object]) -> None:
 
 
 def look_at_threads(look: Callable[[dict[int, FrameType]], _T]) -> _T:
-    """What a look at what each other thread runs returns, which is no frame.
+    """What a look at what all threads run returns, which is no frame.
 
     Whoever lets go of a frame last frees what it holds. That may be a guard of PyTorch that changes
     how its thread computes: freed by another thread while an operator runs, it breaks the operator.
     So the main thread lets go of them.
     """
+    if threading.current_thread() is _MAIN:
+        return look(sys._current_frames())
     kept: list[object] = []
     try:
-        return look(_frames(kept))
+        return look(_frames_of_others(kept))
     finally:
         if _MAIN.is_alive():
             on_main_thread(kept.clear)
 
 
-def _frames(kept: list[object]) -> dict[int, FrameType]:
+def look_at_main(look: Callable[[FrameType | None], _T]) -> _T:
+    """What a look at what the main thread runs returns, which is no frame."""
+    return look_at_threads(lambda frames: look(frames.get(_MAIN.ident or 0)))
+
+
+def _frames_of_others(kept: list[object]) -> dict[int, FrameType]:
     frames = sys._current_frames()
+    del frames[threading.get_ident()]
     kept.append(frames)
-    if threading.current_thread() is not _MAIN:
-        del frames[threading.get_ident()]
     for frame in frames.values():
         each: FrameType | None = frame
         while each is not None:

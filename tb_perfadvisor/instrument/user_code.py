@@ -6,7 +6,6 @@ import ast
 import os
 import sys
 import sysconfig
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -25,11 +24,6 @@ _GENERATED = "__autograph_generated_file"
 _MOST_SOURCE_BYTES = 2_000_000
 STARTED_IN = os.getcwd()  # noqa: PTH109 - cheap
 """The program may change its directory later."""
-
-
-def main_frame() -> FrameType | None:
-    """What the main thread runs."""
-    return sys._current_frames().get(threading.main_thread().ident or 0)
 
 
 def user_frames(frame: FrameType | None) -> Iterator[FrameType]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from tb_perfadvisor.instrument.user_code import is_our_file, main_frame
+from tb_perfadvisor.instrument.program_loops import look_at_main
+from tb_perfadvisor.instrument.user_code import is_our_file
 
 _EVERY_S: Final = 0.001
 _MOST_LOOKS: Final = 60_000
@@ -81,7 +82,7 @@ class PythonRecorder:
         while not self._ends.wait(_EVERY_S) and len(self._looks) < _MOST_LOOKS:
             with suppress(Exception):
                 now_ns = time.time_ns()
-                self._looks.append((now_ns, _functions(main_frame())))
+                self._looks.append((now_ns, look_at_main(_functions)))
 
     def _events(self) -> list[dict[str, Any]]:
         process = os.getpid()
