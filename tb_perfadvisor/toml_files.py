@@ -1,4 +1,8 @@
-"""Reads TOML: files of ours one table at a time, as a small profile takes less time than a file."""
+"""Reads TOML.
+
+Our own files are cut into tables, which are parsed when they are used: to parse a whole file takes
+longer than to analyze a small profile.
+"""
 
 from __future__ import annotations
 

@@ -294,8 +294,7 @@ class _RecordedProcess(HookedProcess):
 
             from tb_perfadvisor.instrument.continuous.recorders import JaxRecorder
 
-            of_jax = JaxRecorder()
-            of_jax.has_stacks = has_stacks
+            of_jax = JaxRecorder(has_stacks=has_stacks)
             return make_profiler(logdir, of_jax, jax.process_index(), **plan)
         from tb_perfadvisor.instrument.keras import profiler_of_backend
 

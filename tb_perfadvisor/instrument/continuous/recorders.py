@@ -147,14 +147,16 @@ class JaxRecorder(_MarkedRecorder):
     The device runs behind the host. So before and after the recording the host waits for it.
     """
 
-    has_stacks = True
-    """Whether rich recordings have Python's calls."""
+    def __init__(self, *, has_stacks: bool = True) -> None:
+        """Prepare. Rich recordings may have Python's calls."""
+        super().__init__()
+        self._has_stacks = has_stacks
 
     def _start_trace(self, directory: Path, is_rich: bool) -> None:
         from tb_perfadvisor.instrument.jax_session import start_trace
 
         wait_for_jax()
-        start_trace(directory, is_rich=is_rich and self.has_stacks)
+        start_trace(directory, is_rich=is_rich and self._has_stacks)
         self._directory = directory
 
     def _stop_trace(self) -> None:

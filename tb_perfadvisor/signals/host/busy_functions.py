@@ -125,8 +125,8 @@ def share_with_loops(lines: Lines, function: BusyFunction) -> float:
 def is_beside_steps(line: Line) -> bool:
     """Whether a line draws, saves, logs or evaluates.
 
-    What only runs every few steps, or between loops of them, may as well be the program's own work,
-    such as a branch of a formula, or fetching what the steps need.
+    What runs every few steps, or between epochs, counts only if it evaluates. It may be a part of
+    the work, such as a branch of a formula, or fetching what the steps need.
     """
     if line.side_work in OF_TRAINING:
         return _EVALUATES.fullmatch(line.calls) is not None
