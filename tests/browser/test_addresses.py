@@ -318,8 +318,8 @@ def test_the_address_restores_what_is_shown(
     state: State,
 ) -> None:
     for capture in (
-        captures if state.view in ("runs", "about") else ()
-    ):  # rows change as they fill in
+        captures if state.view in ("runs", "about", "time") else ()
+    ):  # what is shown of other captures changes as they are analyzed
         report_of(capture["id"])
     rest = {"target": ids("pytorch_input_fixed")} if state.view == "compare" else {}
     where = link(ids(state.run), **rest) if state.run else "#perf_advisor"
