@@ -1,4 +1,4 @@
-"""Ways to compress and archive a file."""
+"""Ways to compress and archive a file, always to the same bytes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def _archived(data: bytes, *, is_zip: bool) -> bytes:
     out = io.BytesIO()
     if is_zip:
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("trace.json", data)
-    else:
-        with tarfile.open(fileobj=out, mode="w:gz") as archive:
-            member = tarfile.TarInfo("trace.json")
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return out.getvalue()
+            archive.writestr(zipfile.ZipInfo("trace.json"), data, zipfile.ZIP_DEFLATED)
+        return out.getvalue()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        member = tarfile.TarInfo("trace.json")
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+    return gzip.compress(out.getvalue(), mtime=0)
