@@ -33,13 +33,13 @@ def column_of(name: str, value: ArrayLike, count: int, dtype: Any) -> NDArray[An
         InvalidTraceError: If a number is too large for the column.
     """
     try:
-        array = np.asarray(value, dtype)
+        values = np.asarray(value)
+        array = values.astype(dtype, copy=False)
         is_cut = (
-            isinstance(value, np.ndarray)
-            and value.dtype.kind in "iu"
+            values.dtype.kind in "iu"
             and array.dtype.kind in "iu"
-            and not np.can_cast(value.dtype, array.dtype)
-            and bool((array != value).any())
+            and not np.can_cast(values.dtype, array.dtype)
+            and bool((array != values).any())
         )
     except OverflowError:
         is_cut = True
