@@ -1,6 +1,5 @@
 """The catalog of advice: what to change, as data, one entry per change."""
 
-from tb_perfadvisor.advice.catalog import Change, advise, change, change_ids
-from tb_perfadvisor.advice.remedy import Remedy, Value
+from tb_perfadvisor.advice.catalog import Change, Remedy, Value, advise, change, change_ids
 
 __all__ = ["Change", "Remedy", "Value", "advise", "change", "change_ids"]

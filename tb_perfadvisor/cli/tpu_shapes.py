@@ -46,8 +46,7 @@ def tpu_shapes(
     shapes: tuple[str, ...], topology: tuple[str, ...], time_limit: float, format: Format
 ) -> None:
     """Ask XLA's TPU compiler what SHAPES cost. Needs no TPU, but the extra `tpu`."""
-    from tb_perfadvisor.tpu_compiler.estimates import estimate_shapes
-    from tb_perfadvisor.tpu_compiler.shapes import MOST_SHAPES, parse_operations
+    from tb_perfadvisor.tpu_compiler.estimates import MOST_SHAPES, estimate_shapes, parse_operations
 
     operations = [operation for text in shapes for operation in parse_operations(text)]
     if len(operations) > MOST_SHAPES:

@@ -9,7 +9,7 @@ from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.core.device import shows_device_use
 from tb_perfadvisor.signals.core.steps.partial_steps import EARLIER_WORK
-from tb_perfadvisor.signals.core.steps.set_up import find_set_up
+from tb_perfadvisor.signals.core.steps.steps import find_set_up
 from tb_perfadvisor.signals.launch.device_graphs import graph_captures
 from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.recording.completeness import (

@@ -22,9 +22,8 @@ from tb_perfadvisor.signals.core.device import (
     device_facts,
     device_timeline,
 )
-from tb_perfadvisor.signals.core.host_activity import busiest_host_track
+from tb_perfadvisor.signals.core.host_activity import busiest_host_track, host_operations
 from tb_perfadvisor.signals.core.host_states import input_waits
-from tb_perfadvisor.signals.core.host_work import host_operations
 from tb_perfadvisor.signals.core.idle_gaps import UnrecordedWork, find_unrecorded_work
 from tb_perfadvisor.signals.core.operators import (
     Memory,

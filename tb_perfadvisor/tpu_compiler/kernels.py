@@ -30,8 +30,7 @@ from msgspec import Struct
 
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.tpu_compiler.generations import Generation
-from tb_perfadvisor.tpu_compiler.hlo_instruction import HloInstruction
-from tb_perfadvisor.tpu_compiler.optimized_hlo import HloModule, is_off_chip
+from tb_perfadvisor.tpu_compiler.optimized_hlo import HloInstruction, HloModule, is_off_chip
 from tb_perfadvisor.trace.hlo_text import Instruction
 
 # These name or view memory and take no time.

@@ -20,8 +20,31 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.patterns import regex
-from tb_perfadvisor.tpu_compiler.hlo_instruction import HloInstruction
 from tb_perfadvisor.trace.hlo_text import Instruction, Shape, parse_instruction
+
+
+class HloInstruction(Struct, frozen=True, dict=True):
+    """An instruction of an optimized module."""
+
+    name: str
+    line: str
+    """As the module has it, from its name on."""
+    text: str
+    """The same with the shapes of the operands, as profiles show it."""
+    parsed: Instruction
+    called: str
+    """The computation of a fusion, or the body of a loop; empty if none."""
+    trips: int | None
+    """How often a loop runs; None if unknown or if it is no loop."""
+    estimated_cycles: int | None
+    """What the compiler notes in the instruction; None if nothing."""
+    is_root: bool
+
+    @property
+    def opcode(self) -> str:
+        """Its HLO opcode."""
+        return self.parsed.opcode
+
 
 PARTIAL_READS = ("slice", "dynamic-slice", "gather")
 _IN_PLACE = {"dynamic-update-slice": (1, 1), "scatter": (2, 2)}

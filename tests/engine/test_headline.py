@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 from msgspec import structs
 
-from tb_perfadvisor.advice.remedy import Remedy
+from tb_perfadvisor.advice.catalog import Remedy
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.headline import headline

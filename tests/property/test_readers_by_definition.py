@@ -14,14 +14,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.ingest.chrome.columns import ExportCollector
-from tb_perfadvisor.ingest.chrome.schema import (
+from tb_perfadvisor.ingest.chrome.columns import (
     FLOATS,
     INTEGERS,
     KIND_INTEGERS,
     KIND_TEXTS,
     TEXTS,
     ChromeEvent,
+    ExportCollector,
 )
 from tb_perfadvisor.ingest.tf_tools.contents import (
     Contents,

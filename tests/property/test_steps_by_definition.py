@@ -28,8 +28,7 @@ from tb_perfadvisor.signals.core.steps.marker_rows import (
     not_overlapping,
 )
 from tb_perfadvisor.signals.core.steps.periods import longer, period_of
-from tb_perfadvisor.signals.core.steps.set_up import find_set_up
-from tb_perfadvisor.signals.core.steps.steps import Steps
+from tb_perfadvisor.signals.core.steps.steps import Steps, find_set_up
 from tb_perfadvisor.signals.core.steps.windows import Pace, Side, Windows, pace_of, windows_of
 from tb_perfadvisor.testing import TraceBuilder, symbols
 from tb_perfadvisor.trace import BUSY_KINDS, CopyDirection, EventKind, Trace

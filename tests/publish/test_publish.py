@@ -15,8 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tb_perfadvisor import analyze
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.files.remote.store import Store
-from tb_perfadvisor.publish.directory import publish
-from tb_perfadvisor.publish.summaries import MOST_TEXT_BYTES, fit, scalars
+from tb_perfadvisor.publish.directory import MOST_TEXT_BYTES, fit, publish, scalars
 from tb_perfadvisor.report.report import Report
 from tests.support.command import error, run
 from tests.support.object_stores import ObjectStore

@@ -6,7 +6,7 @@ import pytest
 
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.tpu_compiler import Operation
-from tb_perfadvisor.tpu_compiler.shapes import parse_operations, size_names
+from tb_perfadvisor.tpu_compiler.estimates import parse_operations, size_names
 
 
 def test_alternatives_give_one_operation_each() -> None:

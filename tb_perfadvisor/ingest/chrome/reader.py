@@ -23,9 +23,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tb_perfadvisor.errors import UnreadableProfileError
-from tb_perfadvisor.ingest.chrome.columns import ExportCollector, ExportColumns
+from tb_perfadvisor.ingest.chrome.columns import TEXTS, ChromeEvent, ExportCollector, ExportColumns
 from tb_perfadvisor.ingest.chrome.processes import ProcessPlace, collective_rows_of, has_no_work
-from tb_perfadvisor.ingest.chrome.schema import TEXTS, ChromeEvent
 from tb_perfadvisor.ingest.files.compression import Inflated
 from tb_perfadvisor.ingest.json_trace.document import Document, Text, damage_notes, open_document
 from tb_perfadvisor.ingest.json_trace.recognition import foreign_error

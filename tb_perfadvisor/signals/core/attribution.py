@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import OF_PRECISION, Cause
 from tb_perfadvisor.signals.core.device import DeviceTimeline
+from tb_perfadvisor.signals.core.host_activity import host_work
 from tb_perfadvisor.signals.core.host_states import (
     first_fetches,
     judge,
     running_programs,
     states_of,
 )
-from tb_perfadvisor.signals.core.host_work import host_work
 from tb_perfadvisor.signals.core.idle_gaps import (
     Idle,
     device_gaps,

@@ -18,7 +18,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.patterns import regex
-from tb_perfadvisor.signals.core.host_work import host_operations
+from tb_perfadvisor.signals.core.host_activity import host_operations
 from tb_perfadvisor.signals.core.operators import CallNodes, fold_calls, work_operators
 from tb_perfadvisor.signals.core.origins import MODULE
 from tb_perfadvisor.signals.core.placement import has_ancestor

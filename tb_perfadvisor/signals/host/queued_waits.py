@@ -15,8 +15,7 @@ from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import Cause
 from tb_perfadvisor.signals.host.host_callbacks import host_callbacks
 from tb_perfadvisor.signals.host.idle import annotated_idle
-from tb_perfadvisor.signals.host.slow_starts import slow_starts
-from tb_perfadvisor.signals.host.waits import awaited_collectives
+from tb_perfadvisor.signals.host.waits import awaited_collectives, slow_starts
 from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals

@@ -33,7 +33,6 @@ from numpy.typing import NDArray
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.causes import HOST_CAUSED, Cause
 from tb_perfadvisor.signals.core.origins import node_name
-from tb_perfadvisor.signals.host.slow_starts import slow_starts
 from tb_perfadvisor.signals.launch.first_calls import first_calls
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
@@ -56,6 +55,10 @@ from tb_perfadvisor.trace.tables import Int32, Int64
 
 _DEEPEST = 12
 """Operators call each other a few levels deep."""
+MIN_START_NS = 50_000
+"""Five times what an idle GPU takes at most."""
+MIN_STARTS = 8
+"""Fewer late starts may have reasons of their own."""
 
 # Frames that show why operators were called or arrays were read. Sources: torch/_tensor_str.py,
 # torch/amp/grad_scaler.py, in older versions torch/cuda/amp/grad_scaler.py; jax/_src/array.py,
@@ -506,3 +509,28 @@ def _first_part(idle: Intervals, begin_ns: Int64, length_ns: Int64) -> Intervals
     until_ns = covered_before(idle, begin_ns) + length_ns
     place = np.searchsorted(ends_ns, until_ns)
     return intersect(idle, union(begin_ns, idle[place, 1] - (ends_ns[place] - until_ns)))
+
+
+@memoized
+def slow_starts(signals: Signals) -> Intervals:
+    """Idle time while launched work is on its way to the device, and the host waits for it.
+
+    An idle GPU starts a kernel 2 to 10 microseconds after its launch. Where it takes far longer
+    each time, nothing blocks the stream: the machine passes launches on late, as virtual machines,
+    Windows and remote GPUs do. That delay is hidden while work is queued, and shows each time that
+    the host has let the queue run empty. So it is a price of waiting for the device.
+
+    Empty if the usual launch reaches an idle device at once.
+    """
+    events, gaps = signals.trace.events, signals.attribution.idle
+    launched = np.flatnonzero((gaps.launch_row >= 0) & (gaps.next_row >= 0))
+    launch, work = gaps.launch_row[launched], gaps.next_row[launched]
+    into_idle = (events.start_ns[launch] >= gaps.start_ns[launched]) & (
+        events.kind[work] != EventKind.COLLECTIVE
+    )
+    delay_ns = gaps.end_ns[launched] - events.end_ns[launch]
+    if int(into_idle.sum()) < MIN_STARTS or np.median(delay_ns[into_idle]) < MIN_START_NS:
+        return EMPTY
+    waits = signals.synchronizations.row
+    waiting = union(events.start_ns[waits], events.end_ns[waits])
+    return intersect(signals.attribution.intervals[Cause.QUEUED], waiting)

@@ -10,7 +10,7 @@ import pytest
 
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.chrome import columns
-from tb_perfadvisor.ingest.chrome.schema import FLOATS, INTEGERS, TEXTS
+from tb_perfadvisor.ingest.chrome.columns import FLOATS, INTEGERS, TEXTS
 from tb_perfadvisor.ingest.xspace.decode.stats import ITERATOR_STATS, USED_STATS
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import run_of

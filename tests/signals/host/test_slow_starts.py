@@ -4,8 +4,7 @@ import numpy as np
 
 from tb_perfadvisor.rules.launch.waits import BlockedStream, DeviceSynchronization
 from tb_perfadvisor.signals import Signals
-from tb_perfadvisor.signals.host.slow_starts import slow_starts
-from tb_perfadvisor.signals.host.waits import wait_prices
+from tb_perfadvisor.signals.host.waits import slow_starts, wait_prices
 from tb_perfadvisor.testing import TraceBuilder, find, ms, run_of, us
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import total_ns

@@ -40,7 +40,6 @@ from tb_perfadvisor.signals.core.steps.partial_steps import (
 )
 from tb_perfadvisor.signals.core.steps.periods import longer
 from tb_perfadvisor.signals.core.steps.server_annotations import server_annotations
-from tb_perfadvisor.signals.core.steps.set_up import find_set_up
 from tb_perfadvisor.signals.core.steps.windows import (
     Pace,
     Side,
@@ -51,12 +50,18 @@ from tb_perfadvisor.signals.core.steps.windows import (
 )
 from tb_perfadvisor.soundness.ranges import BACKWARD, UPDATE
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.integer_groups import row_mask
+from tb_perfadvisor.trace.integer_groups import is_in, row_mask
+from tb_perfadvisor.trace.intervals import last_before, union
 from tb_perfadvisor.trace.names import rows_named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 _FEWEST = 2
 """A single step that differs may be an outlier, or cut off."""
+
+LEAST_SET_UP_SHARE = 0.05
+"""A smaller part of the recording changes no figure by more."""
+_RECURRING_SHARE = 0.5
+"""If a later pause between kernels holds copies and is that long, the set-up recurs."""
 
 _NONE = np.empty(0, dtype=np.int64)
 Mask = NDArray[np.bool_]
@@ -353,3 +358,43 @@ def recorded_span(trace: Trace, timeline: DeviceTimeline) -> tuple[int, int]:
     if len(rows) == 0:
         return 0, 0
     return int(trace.events.start_ns[rows].min()), int(trace.events.end_ns[rows].max())
+
+
+class SetUp(Struct, frozen=True):
+    """What a device does before its first kernel, and never again: a model is loaded.
+
+    Copies of parameters are no batches. If a recording without steps begins with them, the program
+    itself begins with the first kernel. Copies that recur are a part of the program.
+    """
+
+    start_ns: int
+    end_ns: int
+    recorded_ns: int
+    """From the first to the last work of the device, set-up included."""
+    copies: int
+    size_bytes: int
+    """Of all copies; 0 if that is unknown."""
+
+
+def find_set_up(trace: Trace, timeline: DeviceTimeline) -> SetUp | None:
+    """The set-up with which the device's work begins; None if there is none, or little."""
+    events, rows = trace.events, timeline.rows
+    kind = next((device.kind for device in trace.devices if device.index == timeline.index), "")
+    computes = is_in(events.kind[rows], (EventKind.KERNEL, EventKind.COLLECTIVE))
+    is_other = trace.totals is not None or kind == "tpu"
+    if is_other or not computes.any() or not len(timeline.busy):
+        return None
+    first = int(computes.argmax())
+    start_ns, end_ns = int(timeline.busy[0, 0]), int(timeline.busy[-1, 1])
+    begins_ns = int(events.start_ns[rows[first]])
+    if begins_ns - start_ns < LEAST_SET_UP_SHARE * (end_ns - start_ns):
+        return None
+    running = union(events.start_ns[rows[computes]], events.end_ns[rows[computes]])
+    pauses_ns = running[1:, 0] - running[:-1, 1]
+    others = rows[first:][~computes[first:]]
+    pause = last_before(running[:, 0], events.start_ns[others])
+    pause = pause[(pause >= 0) & (pause < len(pauses_ns))]
+    if len(pause) and int(pauses_ns[pause].max()) >= _RECURRING_SHARE * (begins_ns - start_ns):
+        return None
+    before = trace.by_event(trace.copies.row, trace.copies.size_bytes, 0)[rows[:first]]
+    return SetUp(start_ns, begins_ns, end_ns - start_ns, first, int(np.maximum(before, 0).sum()))

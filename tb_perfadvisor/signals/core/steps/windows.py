@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.device import DeviceTimeline
-from tb_perfadvisor.signals.core.host_work import host_work
+from tb_perfadvisor.signals.core.host_activity import host_work
 from tb_perfadvisor.signals.core.idle_gaps import device_gaps
 from tb_perfadvisor.signals.core.steps.launched_work import LaunchedWork, owner_by_time
 from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers
