@@ -184,7 +184,9 @@ def test_a_loss_that_is_kept_keeps_its_graph(tmp_path: Path) -> None:
 
 def test_jax(tmp_path: Path) -> None:
     report = record(JAX, "jax", tmp_path)
-    assert (report.framework, report.steps.source, report.steps.used) == ("jax", "train", 4)
+    assert (report.framework, report.steps.source) == ("jax", "train")
+    # The first is left out, and on a busy machine others that took unusually long.
+    assert report.steps.used + len(report.steps.excluded) == 5
     assert _share(report, "host-compute") > 0
     assert _share(report, "compiling") == 0  # it was compiled before the recording began
     assert report.overview.input_wait_share is None  # nothing tells
