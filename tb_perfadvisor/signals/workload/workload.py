@@ -236,10 +236,7 @@ SIGNS: tuple[Sign, ...] = (
     _frames(Part.FLAX, r"flax/"),
     # And by the names of their operators and annotations.
     _named(Part.VLLM, r"vllm::|_vllm_\w*C::|execute_context_\d+\(\d+\)_generation_\d+\("),
-    _named(
-        Part.SERVER,
-        r"execute_(?:context_)?\d+_context_\d+|(?:prefill|decode)\[bs=\d+(?:/\d+)? tok=\d",
-    ),
+    _named(Part.SERVER, r"execute_(?:context_)?\d+_context_\d+"),
     _named(Part.TENSORRT_LLM, r"trtllm::|\[Executor\] _forward_step\b"),
     _named(Part.SGLANG, r"step\[(?:DECODE|EXTEND|PREFILL|MIXED|IDLE)\b|sgl_kernel::|sglang::"),
     _named(Part.LIGHTNING, r"\[pl\]|\[(?:Strategy|LightningModule|LightningDataModule|Callback)\]"),
