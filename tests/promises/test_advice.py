@@ -20,7 +20,6 @@ IMPLIED = {
     Part.LOADER_WORKERS: Part.LOADER,
     Part.VLLM: Part.SERVER,
     Part.SGLANG: Part.SERVER,
-    Part.TENSORRT_LLM: Part.SERVER,
     Part.FUSED_OPTIMIZER: Part.OPTIMIZER,
     Part.ADAM: Part.OPTIMIZER,
     Part.SGD: Part.OPTIMIZER,

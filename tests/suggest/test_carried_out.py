@@ -43,15 +43,9 @@ CARRIED_OUT = {
     "tf-function": {"compiled-step"},
     "tf32": {"tf32"},
     "trainer-arguments": {
-        *("activation-checkpointing", "autotune", "bfloat16", "compile", "device-graphs"),
-        *(
-            "float16",
-            "fused-host-optimizer",
-            "fused-optimizer",
-            "library-benchmark",
-            "loader-workers",
-        ),
-        *("more-loader-workers", "pinned-memory", "read-rarely", "save-rarely", "tf32"),
+        *("activation-checkpointing", "bfloat16", "compile", "device-graphs"),
+        *("fused-host-optimizer", "fused-optimizer", "loader-workers"),
+        *("read-rarely", "save-rarely"),
     },
 }
 """The changes that each fix may carry out."""

@@ -108,7 +108,6 @@ def _set_option(
         pytorch_hint(asked, Part.SGLANG),
         *((pytorch_hint(f"Pass {megatron} to Megatron.", Part.MEGATRON),) if megatron else ()),
         pytorch_hint(f"Record with Lightning's PyTorchProfiler({keyword}=True).", Part.LIGHTNING),
-        pytorch_hint(f"Record with Accelerate's ProfileKwargs({keyword}=True).", Part.ACCELERATE),
         pytorch_hint(f"Record with {keyword}=True{purpose}."),
     )
 

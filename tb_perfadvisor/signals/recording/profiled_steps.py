@@ -1,9 +1,8 @@
 """How to choose the steps that are profiled: marked, enough, after the warm-up, and complete.
 
 Sources: vllm/config/profiler.py; sglang/srt/managers/io_struct.py (ProfileReq);
-tensorrt_llm/_torch/pyexecutor/py_executor.py (PROFILE_START_STOP_ENV_VAR_NAME);
-megatron/training/arguments.py; torchtitan/tools/profiler.py; accelerate/utils/dataclasses.py
-(ProfileKwargs); lightning/pytorch/profilers/pytorch.py.
+megatron/training/arguments.py; torchtitan/tools/profiler.py;
+lightning/pytorch/profilers/pytorch.py.
 """
 
 from __future__ import annotations
@@ -25,11 +24,6 @@ MARK_STEPS = (
     _MORE_OF_VLLM,
     _MORE_OF_SGLANG,
     pytorch_hint(
-        "Let TensorRT-LLM record: set TLLM_PROFILE_START_STOP=100-120 and "
-        "TLLM_TORCH_PROFILE_TRACE=trace.json.",
-        Part.TENSORRT_LLM,
-    ),
-    pytorch_hint(
         "Record with --profile --use-pytorch-profiler, which marks the steps.",
         Part.MEGATRON,
     ),
@@ -47,10 +41,6 @@ MARK_STEPS = (
         Part.HF_TRAINER,
     ),
     pytorch_hint(
-        "Record with accelerator.profile(), and call the profiler's step() after each step.",
-        Part.ACCELERATE,
-    ),
-    pytorch_hint(
         "Call the profiler's step() in the pipeline's callback_on_step_end.",
         Part.DIFFUSERS,
     ),
@@ -66,7 +56,6 @@ MARK_STEPS = (
 MORE_STEPS = (
     _MORE_OF_VLLM,
     _MORE_OF_SGLANG,
-    pytorch_hint("Record more steps: set TLLM_PROFILE_START_STOP=100-120.", Part.TENSORRT_LLM),
     pytorch_hint(
         "Record more steps: --profile-step-start 10 --profile-step-end 30.",
         Part.MEGATRON,
@@ -79,10 +68,6 @@ MORE_STEPS = (
         "Record more steps: PyTorchProfiler(schedule=torch.profiler.schedule(wait=1, warmup=2, "
         "active=20)).",
         Part.LIGHTNING,
-    ),
-    pytorch_hint(
-        "Record more steps: ProfileKwargs(schedule_option={'wait': 1, 'warmup': 2, 'active': 20}).",
-        Part.ACCELERATE,
     ),
     pytorch_hint(
         "Record more steps: torch.profiler.schedule(wait=1, warmup=2, active=20).",
@@ -103,7 +88,6 @@ SKIP_WARM_UP = (
         "the request to /start_profile.",
         Part.SGLANG,
     ),
-    pytorch_hint("Profile later steps: set TLLM_PROFILE_START_STOP=100-120.", Part.TENSORRT_LLM),
     pytorch_hint(
         "Profile later steps: --profile-step-start 20 --profile-step-end 30.",
         Part.MEGATRON,
@@ -116,11 +100,6 @@ SKIP_WARM_UP = (
         "Skip the first steps: PyTorchProfiler(schedule=torch.profiler.schedule(skip_first=10, "
         "wait=1, warmup=3, active=5)).",
         Part.LIGHTNING,
-    ),
-    pytorch_hint(
-        "Skip the first steps: ProfileKwargs(schedule_option={'skip_first': 10, 'wait': 1, "
-        "'warmup': 3, 'active': 5}).",
-        Part.ACCELERATE,
     ),
     pytorch_hint(
         "Skip the first steps: pass schedule=torch.profiler.schedule(skip_first=10, wait=1, "

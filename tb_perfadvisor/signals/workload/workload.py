@@ -55,14 +55,12 @@ class Part(Enum):
     HF_PIPELINE = ("Hugging Face pipeline", Aspect.FRAMEWORK)
     DIFFUSERS = ("Diffusers", Aspect.FRAMEWORK)
     TRANSFORMERS = ("Hugging Face Transformers", Aspect.FRAMEWORK)
-    ACCELERATE = ("Accelerate", Aspect.FRAMEWORK)
     DEEPSPEED = ("DeepSpeed", Aspect.FRAMEWORK)
     MEGATRON = ("Megatron", Aspect.FRAMEWORK)
     TORCHTITAN = ("torchtitan", Aspect.FRAMEWORK)
     TORCHREC = ("TorchRec", Aspect.FRAMEWORK)
     VLLM = ("vLLM", Aspect.FRAMEWORK)
     SGLANG = ("SGLang", Aspect.FRAMEWORK)
-    TENSORRT_LLM = ("TensorRT-LLM", Aspect.FRAMEWORK)
     KERAS = ("Keras", Aspect.FRAMEWORK)
     FLAX = ("Flax", Aspect.FRAMEWORK)
 
@@ -154,14 +152,13 @@ class Part(Enum):
 TRAINERS = (
     Part.LIGHTNING,
     Part.HF_TRAINER,
-    Part.ACCELERATE,
     Part.DEEPSPEED,
     Part.MEGATRON,
     Part.TORCHTITAN,
     Part.TORCHREC,
 )
 """Frameworks that own the training loop: their settings replace code in the loop."""
-SERVERS = (Part.VLLM, Part.SGLANG, Part.TENSORRT_LLM)
+SERVERS = (Part.VLLM, Part.SGLANG)
 """Frameworks that own an inference server's loop."""
 INFERENCE_LIBRARIES = (Part.HF_PIPELINE, Part.DIFFUSERS)
 OWN_THE_LOOP = (*TRAINERS, *SERVERS, *INFERENCE_LIBRARIES)
@@ -218,7 +215,7 @@ SIGNS: tuple[Sign, ...] = (
     _frames(Part.VLLM, r"vllm/(?:v1/|worker/|engine/|model_executor/)"),
     _frames(Part.FRONT_END, r"vllm/v1/engine/async_llm\.py"),
     _frames(Part.SGLANG, r"sglang/srt/"),
-    _frames(Part.TENSORRT_LLM, r"tensorrt_llm/_torch/"),
+    _frames(Part.SERVER, r"tensorrt_llm/_torch/"),
     _frames(
         Part.LIGHTNING,
         r"(?:pytorch_lightning|lightning/pytorch|lightning_fabric|lightning/fabric)/",
@@ -227,7 +224,6 @@ SIGNS: tuple[Sign, ...] = (
     _frames(Part.HF_PIPELINE, r"transformers/pipelines/"),
     _frames(Part.TRANSFORMERS, r"transformers/(?:models|generation|integrations)/"),
     _frames(Part.DIFFUSERS, r"diffusers/(?:pipelines|models)/"),
-    _frames(Part.ACCELERATE, r"accelerate/accelerator\.py"),
     _frames(Part.DEEPSPEED, r"deepspeed/runtime/"),
     _frames(Part.MEGATRON, r"megatron/(?:core|training|legacy)/"),
     _frames(Part.TORCHTITAN, r"torchtitan/"),
@@ -236,8 +232,10 @@ SIGNS: tuple[Sign, ...] = (
     _frames(Part.FLAX, r"flax/"),
     # And by the names of their operators and annotations.
     _named(Part.VLLM, r"vllm::|_vllm_\w*C::|execute_context_\d+\(\d+\)_generation_\d+\("),
-    _named(Part.SERVER, r"execute_(?:context_)?\d+_context_\d+"),
-    _named(Part.TENSORRT_LLM, r"trtllm::|\[Executor\] _forward_step\b"),
+    _named(
+        Part.SERVER,
+        r"execute_(?:context_)?\d+_context_\d+|trtllm::|\[Executor\] _forward_step\b",
+    ),
     _named(Part.SGLANG, r"step\[(?:DECODE|EXTEND|PREFILL|MIXED|IDLE)\b|sgl_kernel::|sglang::"),
     _named(Part.LIGHTNING, r"\[pl\]|\[(?:Strategy|LightningModule|LightningDataModule|Callback)\]"),
     _named(Part.DEEPSPEED, r"DeepSpeed(?:Engine|ZeroOptimizer)"),
@@ -306,8 +304,7 @@ SIGNS: tuple[Sign, ...] = (
     _frames(
         Part.OVERLAPPED_SCHEDULE,
         r"(?:vllm/v1/core/sched/async_scheduler\.py"
-        r"|sglang/srt/managers/(?:scheduler\.py\(\d+\): event_loop_overlap|overlap_utils\.py)"
-        r"|tensorrt_llm/_torch/pyexecutor/py_executor\.py\(\d+\): _executor_loop_overlap)",
+        r"|sglang/srt/managers/(?:scheduler\.py\(\d+\): event_loop_overlap|overlap_utils\.py))",
     ),
     # Training, and how it is done.
     _named(

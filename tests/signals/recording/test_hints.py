@@ -24,7 +24,6 @@ def program(*parts: Part, base: str = "pytorch") -> Workload:
         ((Part.SERVER, Part.VLLM), "--profiler-config.torch_profiler_record_shapes=true"),
         ((Part.SERVER, Part.SGLANG), '"record_shapes": true'),
         ((Part.LIGHTNING,), "PyTorchProfiler(record_shapes=True)"),
-        ((Part.ACCELERATE,), "ProfileKwargs(record_shapes=True)"),
         ((Part.MEGATRON,), "--pytorch-profiler-collect-shapes"),
         ((Part.NSIGHT, Part.NVIDIA), "--pytorch=autograd-shapes-nvtx"),
         ((), "Record with record_shapes=True."),

@@ -58,7 +58,7 @@ def test_many_operators_without_a_backward_pass_are_forward_only() -> None:
         ("vllm::unified_attention_with_output", Part.VLLM),
         ("execute_context_0(0)_generation_8(8)", Part.VLLM),
         ("sgl_kernel::rmsnorm", Part.SGLANG),
-        ("trtllm::fused_moe", Part.TENSORRT_LLM),
+        ("trtllm::fused_moe", Part.SERVER),
         ("CheckpointFunction", Part.CHECKPOINTING),
     ],
 )
@@ -106,10 +106,6 @@ def test_similar_names_prove_nothing(name: str, absent: Part) -> None:
         ),
         (
             "vllm/v1/core/sched/async_scheduler.py(16): _update_after_schedule",
-            Part.OVERLAPPED_SCHEDULE,
-        ),
-        (
-            "tensorrt_llm/_torch/pyexecutor/py_executor.py(1): _executor_loop_overlap",
             Part.OVERLAPPED_SCHEDULE,
         ),
     ],
