@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.nn.utils.parametrizations import spectral_norm  # noqa: E402
 from torch.utils._python_dispatch import _get_current_dispatch_mode  # noqa: E402
 
 from tb_perfadvisor.instrument.examination import findings, watching  # noqa: E402
@@ -205,6 +206,19 @@ def test_gradients_of_a_frozen_part(is_fixed: bool) -> None:
 
     # The optimizer has the head alone.
     assert bool(look(training(head, loss), "dropped gradients")) != is_fixed
+
+
+def test_gradients_of_a_weight_that_is_made_of_a_frozen_parameter() -> None:
+    body, critic = nn.Linear(256, 256), spectral_norm(nn.Linear(256, 256))
+
+    def loss() -> torch.Tensor:
+        return critic(body(torch.randn(512, 256))).square().mean()
+
+    # The optimizer has the body alone. The critic's product has two gradients, one of them of the
+    # weight: 33 M multiplications at 0.05 ns and 0.3 M elements at 0.5 ns are 1.8 ms, of 9 ms for
+    # five such products; normalizing and random numbers add a little.
+    (found,) = look(training(body, loss), "dropped gradients")
+    assert found.share == pytest.approx(0.2, abs=0.04)
 
 
 def test_gradients_that_lie_in_memory_unlike_their_parameters_are_used() -> None:

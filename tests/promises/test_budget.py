@@ -82,7 +82,7 @@ BUDGET = {
     # Rows of Nsight exports in blocks, and threads that read them: 125 MB took 4.2 s of a
     # processor, not 3.2.
     # Evaluations by evidence, and lines of loops and input: six false or nameless findings of 30.
-    "lines of Python and TOML": 133_739,
+    "lines of Python and TOML": 133_733,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

@@ -72,7 +72,7 @@ class Call(Struct, frozen=True):
     content: int
     """The number of what it computes: see `provenance`."""
     origins: frozenset[int] | None
-    """The storages of modules that its result depends on besides constants; None for inputs."""
+    """The storages from outside that its result depends on; None if on random numbers, too."""
     checksum: int | None = None
     """Of its results; None if they were not read."""
     leads_to: tuple[tuple[str, int], ...] = ()

@@ -43,7 +43,7 @@ def examined(steps: Steps, watching: Watching, usual_faults: int = 0) -> Examine
     ]
     freed = watching.provenance.freed()
     looks: dict[Look, Callable[[], list[Observed]]] = {
-        "repeated results": lambda: repeated(steps),
+        "repeated results": lambda: repeated(steps, watching.inputs, watching.models_called_at),
         "unread results": lambda: unread(steps, freed),
         "independent calls": lambda: independent(steps),
         "zeros": lambda: mostly_zero(steps),
@@ -100,10 +100,10 @@ def _new_shapes(steps: Steps) -> float:
 
 def _at_forward_lines(calls: Sequence[Call]) -> list[Call]:
     """Backward operators at the lines of their forward operators, not of `backward()`."""
-    places = {call.sequence: call.place for call in calls if call.kind == "forward"}
+    forward = {call.sequence: call for call in calls if call.kind == "forward" and call.has_node}
     return [
-        replace(call, place=places.get(call.sequence) or call.place)
-        if call.kind == "backward"
+        replace(call, place=of.place or call.place, model_call=of.model_call)
+        if call.kind == "backward" and (of := forward.get(call.sequence)) is not None
         else call
         for call in calls
     ]

@@ -13,7 +13,7 @@ from tb_perfadvisor.machine.facts import Observed
 
 _ADDS: Final = frozenset({"add_", "add"})
 _ZEROING: Final = frozenset({"zero_", "_foreach_zero_"})
-_OF_LEAF: Final = 0.5
+_OF_LOST: Final = 0.5
 """Gradients of inputs and of weights take about as long, in layers that have both."""
 
 _Node = tuple[int, tuple[str, int]]
@@ -40,9 +40,9 @@ def dropped(steps: Steps) -> list[Observed]:
         if call.kind != "backward" or call.leaf is not None:
             continue
         node = run, ("node", call.sequence)
-        part = 1.0 if not needed[node] else _part_for_lost_leaf(node, leads_to, lost)
-        if part:
-            found.append(replace(call, ns=int(call.ns * part)))
+        makes_lost = not all(_is_needed((run, each), needed, lost) for each in leads_to[node])
+        if not needed[node] or makes_lost:
+            found.append(replace(call, ns=int(call.ns * (_OF_LOST if needed[node] else 1.0))))
     return noted("dropped gradients", steps, found)
 
 
@@ -104,20 +104,3 @@ def _is_needed(node: _Node, needed: dict[_Node, bool], lost: set[tuple[int, int]
     if kind == "leaf":
         return (run, number) not in lost
     return needed.get(node, True)  # a node that runs no operator may lead anywhere
-
-
-def _part_for_lost_leaf(
-    node: _Node,
-    leads_to: dict[_Node, set[tuple[str, int]]],
-    lost: set[tuple[int, int]],
-) -> float:
-    """The part of a needed node's time that only makes the gradient of a weight that is lost."""
-    run = node[0]
-
-    def leaf_of(following: tuple[str, int]) -> tuple[str, int]:
-        after = leads_to.get((run, following), set())
-        return next(iter(after)) if len(after) == 1 else following
-
-    leaves = {leaf_of(each) for each in leads_to[node]}
-    is_lost = any(kind == "leaf" and (run, number) in lost for kind, number in leaves)
-    return _OF_LEAF if is_lost else 0.0

@@ -2,17 +2,15 @@
 
 Content gets a number. Two tensors with the same number hold the same, because the same operators
 made them of the same; what they hold is not compared, for a program may get equal batches by
-chance, or while it is tested. What belongs to the program goes by the storages of its modules:
-parameters, buffers, and tensors that are plain attributes. Any other tensor from outside is an
-input, whether or not it changes, and so is what operators draw at random. What operators make of
-numbers alone is constant, unless the program answers requests, which bring numbers.
+chance, or while it is tested. What comes from outside goes by its storage, if its content stays.
+Nothing tells what operators draw at random. What they make of numbers alone is constant, unless the
+program answers requests, which bring numbers.
 """
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +19,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 _MOST_COPIED_BYTES: Final = 256 << 20
 """Of a tensor with gaps, which has to be copied to add it up."""
 
-_DEPTH: Final = 3
-_MOST_PARTS: Final = 1_000
-"""How far into the attributes of modules tensors are looked for."""
+_READ_BYTES: Final = 1 << 20
+"""Of a tensor from outside, each time that it is read: memory delivers that in 100 us."""
 
 
 class Source(NamedTuple):
@@ -32,21 +29,20 @@ class Source(NamedTuple):
     number: int
     """Equal for equal content."""
     origins: frozenset[int] | None
-    """The storages of modules that it depends on, besides constants; None if it also depends on
-    inputs or random numbers, or if that is unknown."""
+    """The storages from outside that it depends on, besides constants; None if it also depends on
+    random numbers, or if that is unknown."""
 
 
 class Provenance:
     """Follows storages and their content from operator to operator."""
 
     def __init__(self, *, has_requests: bool = False) -> None:
-        """Note what modules hold; nothing is computed yet."""
+        """Nothing is computed yet."""
         self._has_requests = has_requests
         self._numbers: dict[int, int] = {}
         self._references: list[StorageWeakRef] = []
         self._sources: dict[int, Source] = {}
         self._unknown = 0
-        self._of_modules = {self.storage(each) for each in _held_by_modules()}
 
     def storage(self, tensor: Tensor) -> int:
         """A number for the memory that a tensor shares with its views.
@@ -73,8 +69,10 @@ class Provenance:
         """What the present content of a tensor follows from; it lies in a storage."""
         known = self._sources.get(storage)
         if known is None:
-            is_held = storage in self._of_modules or isinstance(tensor, nn.Parameter)
-            known = Source(hash(("outside", storage)), frozenset({storage}) if is_held else None)
+            is_fixed = storage < 0 or isinstance(tensor, nn.Parameter)
+            version = 0 if is_fixed or tensor.is_inference() else tensor._version
+            content = None if is_fixed else (version, _fingerprint(tensor))
+            known = Source(hash(("outside", storage, content)), frozenset({storage}))
         if storage < 0:
             return known
         part = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
@@ -104,6 +102,12 @@ class Provenance:
         return self._unknown
 
 
+def _fingerprint(tensor: Tensor) -> int | None:
+    """A sum of some rows, which NumPy or a kernel of the program's own may have changed."""
+    rows = -(-tensor.numel() * tensor.element_size() // _READ_BYTES)
+    return checksum(tensor[::rows] if tensor.dim() and rows > 1 else tensor)
+
+
 def checksum(tensor: Tensor) -> int | None:
     """A sum of what a tensor holds, for what its provenance cannot tell; None if that costs much.
 
@@ -117,21 +121,3 @@ def checksum(tensor: Tensor) -> int | None:
     content = content.view(torch.uint8)
     is_whole = content.numel() % 8 == 0 and content.data_ptr() % 8 == 0
     return int((content.view(torch.int64) if is_whole else content).sum(dtype=torch.int64))
-
-
-def _held_by_modules() -> Iterator[Tensor]:
-    for each in gc.get_objects():
-        # Asking an object itself for its class may run code of the program.
-        if issubclass(type(each), nn.Module):
-            yield from _tensors_in(vars(each), _DEPTH)
-
-
-def _tensors_in(value: Any, depth: int) -> Iterator[Tensor]:
-    """Tensors in attributes, and in plain dictionaries, lists and tuples there."""
-    if isinstance(value, Tensor):
-        yield value
-    elif depth:
-        parts = dict.values(value) if isinstance(value, dict) else ()
-        parts = value if type(value) in (list, tuple) else parts
-        for each in list(parts)[:_MOST_PARTS]:
-            yield from _tensors_in(each, depth - 1)

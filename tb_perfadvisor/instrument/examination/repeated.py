@@ -1,17 +1,20 @@
-"""Results that were there already: of the step before, or of the same step.
+"""Results that were there already: in every step, or earlier in the same round.
 
-What depends only on parameters, buffers and constants is the same in every step, if none of them
-changes. A parameter that is trained changes with each update, also where the steps that were looked
-at happen to lie between two: so what depends on it is not the same in every step. Between two
-updates it is, and if a step computes it again, for each part of an accumulated batch for example,
-that is found as computed twice in a step. So is what a step computes twice from the same input.
+What depends only on parameters, buffers, constants and inputs that stay is the same in every step,
+if none of them changes. A parameter that is trained changes with each update, also where the steps
+that were looked at happen to lie between two: so what depends on it is not the same in every step.
+Between two updates it is, and if a program computes it again, for each part of an accumulated batch
+for example, that is found as computed twice. So is what it computes twice from the same input.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tb_perfadvisor.instrument.examination.calls import Call, Steps, all_calls, noted
+from msgspec.structs import replace
+
+from tb_perfadvisor.instrument.examination.calls import Call, Place, Steps, noted, total_ns
 from tb_perfadvisor.machine.facts import Observed
 
 _EVERYTHING: Final = 0.9
@@ -21,60 +24,76 @@ _Content = tuple[int, int]
 """The number of a result, and its checksum: kernels that are no operators may have changed it."""
 
 
-def repeated(steps: Steps) -> list[Observed]:
-    """Results that are the same in every step, and results that a step computes twice."""
-    always = _in_every_step(steps) if len(steps) > 1 else set()
-    same = [call for call in all_calls(steps) if _content(call) in always]
-    is_same = {id(call) for call in same}
-    twice = [call for call in _twice(steps) if id(call) not in is_same]
+def repeated(
+    steps: Steps, inputs: set[int], called_at: Mapping[int, Place | None]
+) -> list[Observed]:
+    """Results that are the same in every step, and results that a program computes twice.
+
+    A program that does not train may only be measured, with an input that is made up: one that
+    stays while little else changes counts as changing. If there is none, nothing is found.
+    """
+    if not steps:
+        return []
+    calls = [call for step in steps for call in step]
+    computed = [call for call in calls if call.kind == "forward" and call.computes]
+    trains = any(call.kind in ("backward", "update") for call in calls)
+    changed = {storage for call in calls for storage in call.writes}
+    if trains:
+        changed |= {each.storage for call in calls for each in call.inputs if each.has_gradient}
+    always = _in_every_step(steps, changed)
+    stay = [call for call in computed if _is_fixed(call, changed) and _content(call) in always]
+    is_measured = not trains and total_ns([stay]) > _EVERYTHING * total_ns([computed])
+    if is_measured and all(_is_fixed(call, inputs) for call in computed):
+        return []
+    # A step may end at an update in the middle of a round.
+    twice = [] if is_measured else _twice([calls] if trains else steps)
+    always = _in_every_step(steps, changed | inputs if is_measured else changed) - {None}
+    same = [call for call in calls if _content(call) in always] if len(steps) > 1 else []
+    twice = [call for call in twice if _content(call) not in always]
+    same, twice = (_at_whole_calls(calls, found, called_at) for found in (same, twice))
     return [*noted("same in every step", steps, same), *noted("same twice", steps, twice)]
 
 
-def _in_every_step(steps: Steps) -> set[_Content | None]:
-    """What depends on nothing that changes; nothing if no input comes in at all.
-
-    Such a program works on made-up data to be measured.
-    """
-    calls = [*all_calls(steps)]
-    changed = frozenset(storage for call in calls for storage in call.writes)
-    if any(call.kind in ("backward", "update") for call in calls):
-        changed |= {each.storage for call in calls for each in call.inputs if each.has_gradient}
-    elif all(
-        call.origins is not None for call in calls if call.kind == "forward" and call.computes
-    ):
-        return set()
-    seen = [
-        {_content(call) for call in step if call.origins is not None and not call.origins & changed}
-        for step in steps
-    ]
-    return set.intersection(*seen) - {None}
+def _in_every_step(steps: Steps, changed: set[int]) -> set[_Content | None]:
+    """What depends on nothing that changes; None stands for results whose content is not known."""
+    return set.intersection(
+        *({_content(call) for call in step if _is_fixed(call, changed)} for step in steps)
+    )
 
 
-def _twice(steps: Steps) -> list[Call]:
-    """What a step computes again, with what that adds to its backward pass."""
+def _is_fixed(call: Call, changed: set[int]) -> bool:
+    return call.origins is not None and not call.origins & changed
+
+
+def _at_whole_calls(
+    calls: Sequence[Call], found: Sequence[Call], called_at: Mapping[int, Place | None]
+) -> list[Call]:
+    """Name the line that calls a module of which all results were there already."""
+    known = {_content(call) for call in found} | {None}
+    in_part = {call.model_call for call in calls if _content(call) not in known}
+    lines = {number: line for number, line in called_at.items() if number not in in_part}
+    return [replace(call, place=lines.get(call.model_call) or call.place) for call in found]
+
+
+def _twice(rounds: Steps) -> list[Call]:
+    """What a round computes again, with what that adds to its backward pass."""
+    ran = {each.sequence for calls in rounds for each in calls if each.kind == "backward"}
     found: list[Call] = []
-    again_ns = first_ns = 0
-    for step in steps:
+    for calls in rounds:
         first: dict[_Content, Call] = {}
-        is_repeated: set[_Content] = set()
         nodes: set[int] = set()
-        for call in step:
+        for call in calls:
             content = _content(call)
             if content is not None and content in first:
                 found.append(call)
-                again_ns += call.ns
-                first_ns += 0 if content in is_repeated else first[content].ns
-                is_repeated.add(content)
-                nodes |= {call.made} if call.has_node else set()
+                before = first[content]
+                # A backward pass that goes through both then goes through one of them.
+                if call.has_node and before.has_node and before.made in ran:
+                    nodes.add(call.made)
             elif content is not None:
                 first[content] = call
-            # The last backward pass goes through both, and after the change through one of them.
             elif call.kind == "backward" and call.sequence in nodes and call.computes:
                 found.append(call)
-    trains = any(call.kind in ("backward", "update") for call in all_calls(steps))
-    whole_ns = sum(call.ns for call in all_calls(steps) if call.kind == "forward")
-    if not trains and again_ns + first_ns > _EVERYTHING * whole_ns:
-        return []
     return found
 
 

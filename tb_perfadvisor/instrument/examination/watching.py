@@ -54,6 +54,8 @@ _OPTIMIZERS: Final = tuple(
 _LOADERS: Final = f"{os.sep}torch{os.sep}utils{os.sep}data{os.sep}"
 _RECURRENT: Final = str(Path("torch", "nn", "modules", "rnn.py"))
 _CHECKPOINTS: Final = str(Path("torch", "utils", "checkpoint.py"))
+_NORMALIZING: Final = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
+"""In training, they write to running statistics without telling, and do not read them."""
 _CALLING_NOTHING: Final = frozenset({"AddBackward0", "CloneBackward0", "AliasBackward0"})
 """Nodes of the backward pass that hand on a gradient as it is, so that no operator shows them."""
 
@@ -80,6 +82,8 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         """How many calls no other module has made."""
         self.models_called_at: dict[int, Place | None] = {}
         """The lines that make these calls, by number."""
+        self.inputs: set[int] = set()
+        """The storages of what they are given."""
         self._chance = np.random.default_rng(0)
         self._has_device = torch.cuda.is_initialized()
         self._clock = DeviceClock() if self._has_device else HostClock()
@@ -131,9 +135,10 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
                 self.failed[look] = FailedLook.of(look, error)
         return otherwise
 
-    def _begin_module(self, *_: Any) -> None:
+    def _begin_module(self, _: Any, given: Any) -> None:
         if threading.get_ident() == self._thread:
             if not self._depth:
+                self.inputs |= set(map(self.provenance.storage, _tensors(given)))
                 self._model_calls += 1
                 self.models_called_at[self._model_calls] = _place(sys._getframe(1))[0]
             self._depth += 1
@@ -192,10 +197,12 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             "counted": self.attempt("unread results", lambda: _counted(name, args), None),
         }
         sources: tuple[Source, ...] = ()
+        statistics = args[3:5] if name in _NORMALIZING and args[5] else ()
+        read = len(tensors) - sum(each is not None for each in statistics)
         if not operator.is_view:
             sources = self.attempt(
                 "repeated results",
-                lambda: tuple(map(self.provenance.source, tensors, storages)),
+                lambda: tuple(map(self.provenance.source, tensors[:read], storages)),
                 sources,
             )
         on_device = any(each.is_cuda for each in tensors)

@@ -16,12 +16,11 @@ class RepeatedResults(ExaminedOperators):
 
     What it finds
     -------------
-    In a PyTorch program, operators of the forward pass that depend only on parameters, buffers and
-    other tensors of its modules that do not change, and on constants: masks, tables of positions, a
-    weight that is unpacked in each call. And what a step computes twice from the same tensors: a
-    second forward pass for a metric. In a TensorFlow program, calls of compiled functions and
-    models that get the same tensors as the call before, such as an encoder that runs for each
-    token.
+    In a PyTorch program, operators of the forward pass that depend only on constants, inputs that
+    stay, and parameters and buffers that do not change: masks, a weight that is unpacked in each
+    call, a frozen layer of the same data. And what a round of the loop computes twice from the same
+    tensors: a second forward pass for a metric. In a TensorFlow program, calls of functions and
+    models that get the same tensors as before, such as an encoder that runs for each token.
 
     Why it matters
     --------------
@@ -30,18 +29,18 @@ class RepeatedResults(ExaminedOperators):
     How it is measured
     ------------------
     In steps that `perfadvisor run` looked at, each tensor is followed back to where it comes from.
-    Inputs count as changing, even if they are equal. So do parameters that are trained: what
-    depends on them is the same only between two updates, within a step. A checksum of the results
-    makes sure. TensorFlow's tensors do not change; that the results of calls are the same is
-    compared five times. Operators that draw random numbers, views, and what checkpointing computes
-    again are left out, and so are programs that repeat all of their work, as benchmarks do.
-    Expected is the operators' share of the time of all operators, with what the last
-    backward pass does once more for a second forward pass. Low is 70 % of it, and high is a third
-    more.
+    An input stays if its memory and its content do. Parameters that are trained change: what
+    depends on them is the same only between two updates. A checksum of the results makes sure. Of
+    TensorFlow, whose tensors do not change, results of calls are compared five times. Random
+    numbers, views, and what checkpointing computes again are left out, and so are programs that
+    repeat all of their work, as benchmarks do. Expected is the operators' share of the time of all
+    operators, with what the last backward pass does once more for a second forward pass. Low is
+    70 % of it, and high is a third more.
 
     When to ignore
     --------------
-    When the result does not fit in memory.
+    When the result does not fit in memory, when the input only stands for data that change, or when
+    a second pass is to update the statistics of batch normalization.
 
     How to verify
     -------------
