@@ -27,7 +27,7 @@ def publish(logdir: str, run: str | None, config: Path | None) -> None:
     from tb_perfadvisor.report.report import Report
 
     try:
-        from tb_perfadvisor.publish.directory import publish as write_summaries
+        from tb_perfadvisor.publish import publish as write_summaries
     except ImportError as error:
         raise UsageError(
             f"writing summaries needs TensorBoard, which cannot be imported ({error}).",

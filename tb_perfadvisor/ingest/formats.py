@@ -1,4 +1,4 @@
-"""The formats that can be read. A new format is a folder beside this file and a line here."""
+"""The formats that can be read. A new one is a module or folder beside this, and a line here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tb_perfadvisor.ingest.memory_snapshots.format import MEMORY_SNAPSHOT
 from tb_perfadvisor.ingest.nsight.format import NSIGHT
 from tb_perfadvisor.ingest.other_recorders import by_content
 from tb_perfadvisor.ingest.tf_tools.format import TF_TOOLS
-from tb_perfadvisor.ingest.xplane.format import XPLANE
+from tb_perfadvisor.ingest.xplane import XPLANE
 
 # Formats further down give way to those above that hold the same recording. What is attached to the
 # profile beside it comes last.

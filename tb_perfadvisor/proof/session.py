@@ -21,7 +21,7 @@ from tb_perfadvisor.proof.runner import Runner
 from tb_perfadvisor.proof.snapshot import Snapshot
 from tb_perfadvisor.proof.trial import Progress, Trial, try_change
 from tb_perfadvisor.report.report import Report
-from tb_perfadvisor.sources.repository import Repository
+from tb_perfadvisor.sources import Repository
 from tb_perfadvisor.suggest import suggest
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import msgspec
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.report.formats.wording import branches_of
-from tb_perfadvisor.sources.attach import places_in
-from tb_perfadvisor.sources.repository import Repository, files_of_program
+from tb_perfadvisor.sources import Repository, files_of_program, places_in
 from tb_perfadvisor.suggest.code import Code, Edit, Fix, is_python
 from tb_perfadvisor.suggest.fixes import (
     compiled_steps,

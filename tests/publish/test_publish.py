@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tb_perfadvisor import analyze
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.files.remote.store import Store
-from tb_perfadvisor.publish.directory import MOST_TEXT_BYTES, fit, publish, scalars
+from tb_perfadvisor.publish import MOST_TEXT_BYTES, fit, publish, scalars
 from tb_perfadvisor.report.report import Report
 from tests.support.command import error, run
 from tests.support.object_stores import ObjectStore
@@ -109,7 +109,7 @@ def test_publishing_again_after_the_clock_was_set_back(
     (first,) = directory.glob(EVENTS)
     strange = directory / first.name.replace(first.name.split(".")[3], "\u00b2")
     strange.write_bytes(b"")
-    monkeypatch.setattr("tb_perfadvisor.publish.directory.time.time", lambda: 1.0)
+    monkeypatch.setattr("tb_perfadvisor.publish.time.time", lambda: 1.0)
     publish(reports, str(logdir))
     (second,) = directory.glob(EVENTS)
     assert second.name > first.name, "readers take files in the order of their names"

@@ -13,8 +13,7 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report.formats.render import document, render
 from tb_perfadvisor.report.report import Report
-from tb_perfadvisor.sources import Repository, with_sources
-from tb_perfadvisor.sources.attach import places_in, source_of
+from tb_perfadvisor.sources import Repository, places_in, source_of, with_sources
 from tests.support.command import SLOW, run
 
 CODE = """\

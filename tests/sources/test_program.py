@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.sources import Repository
-from tb_perfadvisor.sources.repository import files_of_program
+from tb_perfadvisor.sources import Repository, files_of_program
 
 FILES = {
     "train.py": "import helpers, numpy, data.images as images\nfrom mine.net import Net\n",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tb_perfadvisor import sources as module
 from tb_perfadvisor.errors import UsageError
-from tb_perfadvisor.sources import repository as module
-from tb_perfadvisor.sources.repository import Repository
+from tb_perfadvisor.sources import Repository
 
 
 def make(root: Path, *paths: str, text: str = "x = 1\n") -> Repository:

@@ -1,4 +1,4 @@
-"""Work that could be less."""
+"""Activations that the backward pass recomputes."""
 
 from __future__ import annotations
 

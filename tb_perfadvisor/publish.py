@@ -1,7 +1,8 @@
-"""Writes summaries to `RUN/perf_advisor/`, a directory that nothing else uses.
+"""Writes findings as Text and Scalar summaries, for TensorBoard servers without plugins.
 
-A second event file in the directory of a training run would make some readers ignore the first
-one, so the files of a run are never touched.
+They go to `RUN/perf_advisor/`, a directory that nothing else uses. A second event file in the
+directory of a training run would make some readers ignore the first one, so the files of a run are
+never touched.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ DIRECTORY = "perf_advisor"
 _SESSION = regex(r"(?:^|/)plugins/profile(?:/.*)?$")
 _NO_PATHS: Mapping[str, str] = MappingProxyType({})
 _PREFIX, _SUFFIX = "events.out.tfevents.", ".perf_advisor"
+MOST_TEXT_BYTES = 12 * 1024
+"""The uploader to Vertex AI drops tensors above 16 KiB; leave room for what wraps a text."""
+_CUT = "*Too long for this view. `perfadvisor analyze` shows the rest.*"
 
 
 def publish(
@@ -149,11 +153,6 @@ def _replace(filesystem: Any, directory: str, content: bytes) -> None:
         filesystem.pipe_file(path, content)
     for name in ours:
         filesystem.rm_file(f"{directory}/{name}")
-
-
-MOST_TEXT_BYTES = 12 * 1024
-"""The uploader to Vertex AI drops tensors above 16 KiB; leave room for what wraps a text."""
-_CUT = "*Too long for this view. `perfadvisor analyze` shows the rest.*"
 
 
 def encode_events(reports: Sequence[model.Report]) -> bytes:

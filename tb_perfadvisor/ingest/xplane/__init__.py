@@ -1,1 +1,0 @@
-"""Files of XSpaces, `HOST.xplane.pb`, of TensorFlow, JAX and PyTorch/XLA."""

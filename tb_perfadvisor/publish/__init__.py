@@ -1,1 +1,0 @@
-"""Writes findings as Text and Scalar summaries, for TensorBoard servers without plugins."""
