@@ -24,7 +24,7 @@ import numpy as np
 
 from tb_perfadvisor.api import load
 from tb_perfadvisor.signals.core.placement import has_ancestor
-from tb_perfadvisor.signals.work.fusible_work import fused_traffic
+from tb_perfadvisor.signals.work.fused_traffic import fused_traffic
 from tb_perfadvisor.signals.work.operator_work import Operands, is_product, operands_of
 from tb_perfadvisor.trace import EventKind, Trace
 

@@ -26,7 +26,7 @@ BUDGET = {
     # up to 80 % of chains of operators on the CPU, and nothing was said.
     # `patterns` and `toml_files`: what a profile does not need is neither compiled nor parsed. With
     # commands and views imported when asked for, a small profile takes a sixth less.
-    "modules": 568,
+    "modules": 569,
     "rules": 136,
     "limits that users can set": 177,
     # `analyze --tables`: all tables at once beside any format, so it is no format itself.
@@ -82,7 +82,7 @@ BUDGET = {
     # Rows of Nsight exports in blocks, and threads that read them: 125 MB took 4.2 s of a
     # processor, not 3.2.
     # Evaluations by evidence, and lines of loops and input: six false or nameless findings of 30.
-    "lines of Python and TOML": 133_712,
+    "lines of Python and TOML": 133_725,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

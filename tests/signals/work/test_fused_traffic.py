@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tb_perfadvisor.signals.work.fusible_work import FusedTraffic, fused_traffic
+from tb_perfadvisor.signals.work.fused_traffic import FusedTraffic, fused_traffic
 from tb_perfadvisor.signals.work.operator_work import Extent, Operands
 
 X = Extent(1000, 4)
