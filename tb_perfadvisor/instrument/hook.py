@@ -13,7 +13,6 @@ import os
 import sys
 import threading
 import time
-from _thread import start_new_thread
 from collections import Counter, deque
 from contextlib import suppress
 from functools import cached_property, partial
@@ -22,13 +21,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tb_perfadvisor.instrument.checkout_guard import guard, use_copy
 from tb_perfadvisor.instrument.step_hooks import (
-    Finder,
     HookedProcess,
     OnImport,
     Rank,
     StepSources,
+    is_in_backward,
     jax_is_used,
+    when_imported,
 )
+from tb_perfadvisor.instrument.threads import SideThread
 
 if TYPE_CHECKING:
     from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
@@ -85,7 +86,7 @@ def install() -> None:
             use_copy(settings["checkout"], settings["copy"])
         # Workers of a loader are not the program.
         if multiprocessing.parent_process() is None:
-            sys.meta_path.insert(0, Finder(_process(settings).waiting))
+            when_imported(_process(settings).waiting)
 
 
 def _process(settings: dict[str, Any]) -> HookedProcess:
@@ -130,8 +131,8 @@ class _RecordedProcess(HookedProcess):
         self._lock = threading.RLock()
         self._sources = StepSources(self._step, self._on_better, self._on_next)
         super().__init__(settings)
-        # A thread that the program does not see: it may join all that `threading` knows.
-        start_new_thread(self._wait_for_work, ())
+        self._waiting_for_work = SideThread(self._wait_for_work)
+        self._waiting_for_work.start()
 
     @property
     def waiting(self) -> dict[str, OnImport]:
@@ -319,9 +320,9 @@ class _RecordedProcess(HookedProcess):
     def _wait_for_work(self) -> None:
         """Look for a loop in a program that imports no framework, too, when it has worked."""
         while (missing_s := _WORKED_S - time.process_time()) > 0:
-            time.sleep(max(missing_s, _LOOK_EVERY_S))
-        with suppress(Exception):
-            self._find_loop()
+            if self._waiting_for_work.ends.wait(max(missing_s, _LOOK_EVERY_S)):
+                return
+        self._find_loop()
 
     def _find_loop(self) -> None:
         """Look for the loop whose rounds are the steps, and for programs without any, once."""
@@ -449,13 +450,13 @@ class _RecordedProcess(HookedProcess):
 
         watch_gradients(vars(module)["autograd"], partial(self._ended, "torch"))
         self._model_calls = ModelCalls(partial(self._ended, "torch"))
-        threading.Thread(target=self._watch_models, name="perfadvisor", daemon=True).start()
+        self._watching_models = SideThread(self._watch_models)
+        self._watching_models.start()
         self._find_loop()
 
     def _watch_models(self) -> None:
         """Watch calls of models while the program does not train."""
-        while self._may_not_train():
-            time.sleep(_LOOK_EVERY_S)
+        while self._may_not_train() and not self._watching_models.ends.wait(_LOOK_EVERY_S):
             if self._sources.rank not in (None, Rank.CALL):
                 continue
             if not self._may_train_soon():
@@ -503,17 +504,6 @@ class _RecordedProcess(HookedProcess):
         self.uses("jax")
         self._windows.append(JaxWindows(self.settings, self.parts, self._hear))
         self._windows[-1].start(lambda: self._sources.rank is None)
-
-
-def is_in_backward() -> bool:
-    """Whether PyTorch runs this code to compute gradients.
-
-    Its profiler must not start or stop here: what it keeps for the thread is put back afterwards,
-    and the program crashes.
-    """
-    bindings: Any = sys.modules.get("torch._C")
-    graph_task = getattr(bindings, "_current_graph_task_id", None)
-    return graph_task is not None and graph_task() != -1
 
 
 def _is_keras_on_torch() -> bool:

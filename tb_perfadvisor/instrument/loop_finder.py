@@ -24,6 +24,7 @@ from tb_perfadvisor.instrument.program_loops import (
     loops_around,
 )
 from tb_perfadvisor.instrument.stack_samples import is_recording, outermost_compiling
+from tb_perfadvisor.instrument.threads import SideThread
 
 _LOOK_EVERY_S: Final = 0.05
 _FEWEST_ROUNDS: Final = 3
@@ -84,18 +85,16 @@ class LoopFinder:
         self._ended_s: float | None = None
         self._spent_s = 0.0
         """On searches that found nothing since the last loop."""
-        self._thread: threading.Thread | None = None
+        self._thread = SideThread(self._run)
+        self._ends = self._thread.ends
 
     def start(self) -> None:
         """Begin to look, once."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="perfadvisor", daemon=True)
-            self._thread.start()
+        self._thread.start()
 
     def _run(self) -> None:
-        while True:
-            # Looking costs time, and what is not found soon may not be there.
-            time.sleep(2 * _LOOK_EVERY_S + _REST * self._spent_s)
+        # Looking costs time, and what is not found soon may not be there.
+        while not self._ends.wait(2 * _LOOK_EVERY_S + _REST * self._spent_s):
             if not self._steps.needs_loop():
                 continue
             began_s = time.monotonic()
@@ -118,7 +117,8 @@ class LoopFinder:
         looks_elsewhere = 0
         # A loop with long rounds gets more time in the next search.
         while self._steps.needs_loop() and passed_s <= _MOST_S + self._spent_s:
-            time.sleep(_LOOK_EVERY_S)
+            if self._ends.wait(_LOOK_EVERY_S):
+                return None
             now_s = time.monotonic()
             # While a recording is written, or something is compiled, no loop comes around.
             if not look_at_main(_is_busy):
@@ -156,7 +156,8 @@ class LoopFinder:
         rest_s = last_s = 0.0
         runs, is_paused = True, False
         while rest_s <= max(_LEAST_REST_S, last_s - first_s) or runs:
-            time.sleep(2 * _LOOK_EVERY_S)
+            if self._ends.wait(2 * _LOOK_EVERY_S):
+                return
             runs, has_enough = look_at_main(loop.is_around), self._steps.has_enough()
             if is_paused and runs:
                 now_s = time.monotonic()

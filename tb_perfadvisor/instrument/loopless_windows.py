@@ -7,11 +7,11 @@ are recorded for some time. Threads that take turns, as those of requests do, sh
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
@@ -21,9 +21,11 @@ import msgspec
 
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.instrument.continuous.python_recorder import PythonRecorder
+from tb_perfadvisor.instrument.continuous.recorders import without_warnings
 from tb_perfadvisor.instrument.loop_finder import MOST_PER_S
 from tb_perfadvisor.instrument.program_loops import look_at_main, on_main_thread
 from tb_perfadvisor.instrument.ranks import worker_name_of_torch
+from tb_perfadvisor.instrument.step_hooks import is_in_backward
 from tb_perfadvisor.instrument.time_windows import TimeWindows
 from tb_perfadvisor.instrument.trace_files import Change, write_trace
 
@@ -36,8 +38,7 @@ _MOST_REQUESTS: Final = 10_000
 _FEWEST_REQUESTS: Final = 3
 _IMPORTS: Final = "importlib._bootstrap"
 _ALL_THREADS: Final = "profile_all_threads"
-_TRY_EVERY_S: Final = 2.0
-_MOST_TRIES: Final = 5
+_MOST_WAITED_S: Final = 10.0
 
 
 class LooplessWindows(TimeWindows):
@@ -84,27 +85,29 @@ class LooplessWindows(TimeWindows):
         self._session = session
 
     def _import_profiler(self) -> None:
-        """Import what PyTorch's profiler does when it starts, while the program imports nothing.
+        """Start PyTorch's profiler once on the main thread, while the program imports nothing.
 
-        Two threads that import the same modules may see parts of them only.
+        Two threads that import the same modules may see parts of them only, and a first start on
+        another thread writes to stderr.
         """
         has_begun, is_done = threading.Event(), threading.Event()
 
         def load() -> None:
-            if not look_at_main(_imports):
+            if not (has_begun.is_set() or look_at_main(_imports) or is_in_backward()):
                 has_begun.set()
                 try:
-                    hasattr(sys.modules["torch"], "_inductor")
+                    session = _TorchSession()
+                    session.start(Path(), is_rich=False)
+                    session.stop(None, [])
                 finally:
                     is_done.set()
 
         # A main thread that waits for something imports nothing.
-        for _ in range(_MOST_TRIES):
-            on_main_thread(load)
-            if has_begun.wait(_TRY_EVERY_S) or self.ends.is_set():
+        latest_s = time.monotonic() + _MOST_WAITED_S
+        while not (is_done.is_set() or self.ends.wait(_LOOK_EVERY_S)):
+            if not has_begun.is_set() and time.monotonic() > latest_s:
                 break
-        while has_begun.is_set() and not is_done.wait(_TRY_EVERY_S) and not self.ends.is_set():
-            pass
+            on_main_thread(load)
 
     def stop_trace(self, directory: Path) -> None:
         """End it, and write it unless it is not wanted any more."""
@@ -140,6 +143,9 @@ class _Session(Protocol):
 
 
 class _TorchSession:
+    def __init__(self) -> None:
+        self._meanwhile = ExitStack()
+
     def start(self, directory: Path, *, is_rich: bool) -> None:
         import torch.autograd.profiler
         import torch.profiler
@@ -159,9 +165,12 @@ class _TorchSession:
             experimental_config=_ExperimentalConfig(profile_all_threads=True),
         )
         self._profiler.start()
+        if is_rich:
+            self._meanwhile.enter_context(without_warnings())
 
     def stop(self, directory: Path | None, requests: list[tuple[int, int]]) -> None:
-        self._profiler.stop()
+        with self._meanwhile:
+            self._profiler.stop()
         if directory is not None:
             change: Change | None = None
             if len(requests) >= _FEWEST_REQUESTS:

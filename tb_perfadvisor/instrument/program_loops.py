@@ -310,7 +310,7 @@ _PENDING: Final = _PendingCalls()
 
 def on_main_thread(call: Callable[[], object]) -> None:
     """Call something on the main thread, between two of its instructions, as soon as it can."""
-    if threading.current_thread() is _MAIN:
+    if threading.get_ident() == _MAIN.ident:
         call()
     else:
         _PENDING.add(call)
@@ -323,7 +323,7 @@ def look_at_threads(look: Callable[[dict[int, FrameType]], _T]) -> _T:
     how its thread computes: freed by another thread while an operator runs, it breaks the operator.
     So the main thread lets go of them.
     """
-    if threading.current_thread() is _MAIN:
+    if threading.get_ident() == _MAIN.ident:
         return look(sys._current_frames())
     kept: list[object] = []
     try:

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from tb_perfadvisor.instrument.program_loops import look_at_threads
 from tb_perfadvisor.instrument.step_hooks import StepPath
+from tb_perfadvisor.instrument.threads import SideThread
 from tb_perfadvisor.instrument.user_code import (
     is_beside_script,
     is_standard_file,
@@ -136,13 +137,13 @@ class StackSamples:
 
     def __init__(self) -> None:
         self._steps = 0
-        self._is_paused = self._is_stopped = False
+        self._is_paused = False
         self._lock = threading.Lock()
         self._whole, self._of_step = _Seen(), _Seen()
         self._before: tuple[_Place | None, int] = (None, 0)
         self._number = 0
         self._observed = threading.main_thread().ident
-        self._thread: threading.Thread | None = None
+        self._thread = SideThread(self._run)
         self.step_path: StepPath | None = None
         """What belongs to every step; None if nobody tells."""
 
@@ -150,8 +151,7 @@ class StackSamples:
         """A step ended; on this thread, if it is not the main one."""
         self._steps += 1
         self._observed = thread or self._observed
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="perfadvisor", daemon=True)
+        if not self._thread.is_started:
             self._thread.start()
 
     def pause(self) -> None:
@@ -165,7 +165,7 @@ class StackSamples:
 
     def stop(self) -> None:
         """Look no more."""
-        self._is_stopped = True
+        self._thread.ends.set()
 
     @property
     def lines(self) -> Lines | None:
@@ -202,12 +202,12 @@ class StackSamples:
         # Its own generator: the program's random numbers stay what they are without a recording.
         chance = random.Random()
         before_s, used_s = time.monotonic(), time.process_time()
-        while not self._is_stopped:
+        while not self._thread.ends.is_set():
             interval_s = sys.getswitchinterval() if self._is_paused else ask_soon(_USUAL_S)
             # At random, so that no loop is in the same place each time.
             wait_s = _EVERY_S * chance.uniform(0.5, 1.5)
             asked_s = time.monotonic()
-            time.sleep(wait_s)
+            self._thread.ends.wait(wait_s)
             now_s = time.monotonic()
             late_s = now_s - asked_s - wait_s
             passed_s, before_s = now_s - before_s, now_s
@@ -263,8 +263,7 @@ def ask_soon(usual_s: float) -> float:
     """
     if not (isclose(now_s := sys.getswitchinterval(), usual_s) or isclose(now_s, _SOON_S)):
         return now_s
-    is_alone = sum(not t.name.startswith("perfadvisor") for t in threading.enumerate()) == 1
-    interval_s = _SOON_S if is_alone else usual_s
+    interval_s = _SOON_S if threading.active_count() == 1 else usual_s
     sys.setswitchinterval(interval_s)
     return interval_s
 

@@ -15,7 +15,6 @@ batches of an evaluation are steps only of programs that do not train.
 
 from __future__ import annotations
 
-import atexit
 import importlib.abc
 import importlib.util
 import json
@@ -34,6 +33,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final, Literal
 
 from tb_perfadvisor.instrument.examination.repeated_calls import RepeatedCalls
+from tb_perfadvisor.instrument.threads import at_exit
 from tb_perfadvisor.instrument.user_code import (
     conditions_with_remainders,
     loop_around,
@@ -139,7 +139,7 @@ class HookedProcess(ABC):
         self._depths = threading.local()
         """How many steps of optimizers are under way, one inside another, on a thread."""
         self.tell()
-        atexit.register(self._at_exit)
+        at_exit(self._at_exit)
 
     @property
     def waiting(self) -> dict[str, OnImport]:
@@ -227,10 +227,9 @@ class HookedProcess(ABC):
         optimizers.step = counted_step
 
     def _at_exit(self) -> None:
-        if os.getpid() == self.pid:
-            with suppress(Exception):
-                self.at_exit()
-            self.tell()
+        with suppress(Exception):
+            self.at_exit()
+        self.tell()
 
 
 def jax_is_used() -> bool:
@@ -238,6 +237,17 @@ def jax_is_used() -> bool:
     bridge = sys.modules.get("jax._src.xla_bridge")
     is_initialized = getattr(bridge, "backends_are_initialized", None)
     return is_initialized is not None and bool(is_initialized())
+
+
+def is_in_backward() -> bool:
+    """Whether PyTorch runs this code to compute gradients.
+
+    Its profiler must not start or stop here: what it keeps for the thread is put back afterwards,
+    and the program crashes.
+    """
+    bindings: Any = sys.modules.get("torch._C")
+    graph_task = getattr(bindings, "_current_graph_task_id", None)
+    return graph_task is not None and graph_task() != -1
 
 
 Apart = Literal["every few steps", "between epochs"]

@@ -23,6 +23,7 @@ import msgspec
 
 from tb_perfadvisor.instrument.nvml import DeviceSampler
 from tb_perfadvisor.instrument.step_hooks import when_imported
+from tb_perfadvisor.instrument.threads import SideThread
 from tb_perfadvisor.machine.facts import (
     HEAT,
     MOST_ROWS,
@@ -116,8 +117,7 @@ class StepTimers:
         self._file_s = 0.0
         """How long the run had taken when its file was written last."""
         self._files: list[Path] = []
-        self._ends = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = SideThread(self._look)
         _watch(self)
 
     # --- the hot path -----------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class StepTimers:
     def step_ended(self, number: int, *, is_usual: bool) -> None:
         """A step ended; one that was recorded, or was more than a step, is not timed."""
         now_ns = time.perf_counter_ns()
-        if self._thread is None:
+        if not self._thread.is_started:
             self._begin_thread(number)
         row = self._row
         if is_usual and self._began_ns:
@@ -190,13 +190,12 @@ class StepTimers:
     def _begin_thread(self, number: int) -> None:
         self._step_thread = threading.get_ident()
         self._row = _Row(number - 1, self._row.start_ns)
-        self._thread = threading.Thread(target=self._look, name="perfadvisor timers", daemon=True)
         self._thread.start()
 
     def _look(self) -> None:
         # A failure here must neither end the training nor be told of again and again.
         with suppress(Exception):
-            while not self._ends.wait(_LOOK_EVERY_S):
+            while not self._thread.ends.wait(_LOOK_EVERY_S):
                 look = self._sampler.sample()
                 self._row.add_look(look)
                 now_s = time.monotonic()
@@ -263,10 +262,9 @@ class StepTimers:
                 path.unlink()
 
     def _end(self) -> None:
-        self._ends.set()
+        self._thread.ends.set()
         _unwatch(self)
-        if self._thread is not None:
-            self._thread.join(_LOOK_EVERY_S)
+        self._thread.join(_LOOK_EVERY_S)
         self._sampler.close()
 
     def timers(self) -> RunTimers:

@@ -6,9 +6,7 @@ longer and replace it.
 
 from __future__ import annotations
 
-import atexit
 import math
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -28,6 +26,7 @@ from tb_perfadvisor.instrument.continuous.recorders import (
 from tb_perfadvisor.instrument.parts import Parts
 from tb_perfadvisor.instrument.record_requests import Requests
 from tb_perfadvisor.instrument.stack_samples import StackSamples
+from tb_perfadvisor.instrument.threads import SideThread, at_exit
 from tb_perfadvisor.machine.facts import Recording
 
 _ASKED_EVERY_S: Final = 0.5
@@ -45,7 +44,6 @@ class TimeWindows(ABC):
     ) -> None:
         """Prepare. `tell` hears a `summary` of recordings, or the `problem` that ended it."""
         self.parts = parts
-        self.ends = threading.Event()
         self._logdir = Path(settings["logdir"])
         self._first_s: float = settings["first_window_s"]
         self._window_s: float = settings["window_s"]
@@ -56,7 +54,8 @@ class TimeWindows(ABC):
         self._load = LoadMeter()
         self._samples = StackSamples()
         self._requests = Requests(self._logdir)
-        self._thread = threading.Thread(target=self._run, name="perfadvisor", daemon=True)
+        self._thread = SideThread(self._run)
+        self.ends = self._thread.ends
         self.is_recording = False
         """Whether the framework's profiler runs, or what it recorded is being written."""
         self._is_dropped = False
@@ -92,7 +91,7 @@ class TimeWindows(ABC):
     def start(self, is_wanted: Callable[[], bool]) -> None:
         """Begin to wait for the program's computations."""
         # JAX ends its devices when the program does; what is registered later runs earlier.
-        atexit.register(self.close)
+        at_exit(self.close)
         self._asks = is_wanted
         self._thread.start()
 

@@ -56,6 +56,7 @@ print(threading.enumerate(), flush=True)
 while True:
     sum(a * b % 7 for a, b in itertools.permutations(range(30), 2))
     if time.process_time() > {seconds}:
+        print(threading.enumerate())
         {late}
 """
 NUMPY = "def clip(a): return a"
@@ -71,7 +72,7 @@ def test_a_program_of_python_alone_is_recorded_when_it_has_worked(
     script.write_text(PLAIN.format(seconds=10, late=late))
     status, out, said = perfadvisor_run(tmp_path, str(script), logdir="out")
     assert status == 3
-    assert out.count("Thread(") == 1
+    assert out.count("Thread(") == 2  # the main one, at the beginning and at the end
     assert "a step is a round of the loop at search.py:4" in said
     assert list((tmp_path / "out").glob("step_*/*.pt.trace.json.gz"))
 
@@ -97,11 +98,13 @@ def test_a_script_runs_in_the_same_python(tmp_path: Path) -> None:
 
 def test_the_environments_own_sitecustomize_still_runs(tmp_path: Path) -> None:
     # The command itself starts Python, too, without the variable.
-    mine = "import os\nif 'PERFADVISOR_RUN' in os.environ: print('mine')"
+    mine = "import os, numpy\nif 'PERFADVISOR_RUN' in os.environ: print('mine')"
     (tmp_path / "sitecustomize.py").write_text(mine)
+    (tmp_path / "numpy.py").write_text(NUMPY)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    _, out, _ = perfadvisor_run(tmp_path, sys.executable, "-c", "print(1)", PYTHONPATH=path)
+    _, out, said = perfadvisor_run(tmp_path, sys.executable, "-c", "print(1)", PYTHONPATH=path)
     assert out == "mine\n1\n"
+    assert "imported NumPy, but no loop" in said  # before we could wait for it
 
 
 def test_an_installation_behind_a_link(tmp_path: Path) -> None:

@@ -3,11 +3,14 @@ and JAX on the CPU."""
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
 
 from tb_perfadvisor.api import analyze_all
+from tb_perfadvisor.instrument.continuous import recorders
 from tests.support.recording import run
 
 # With ranks="all", only the number of the step decides, however busy the machine is.
@@ -157,3 +160,30 @@ def test_jax(tmp_path: Path) -> None:
     reports = analyze_all(tmp_path)
     assert [report.steps.source for report in reports] == ["train", "train", "train"]
     assert "3 recordings (" in said
+
+
+@pytest.mark.parametrize(("short_s", "unmarked"), [(0.0, 0), (1e9, 1)])
+def test_what_begins_to_record_short_steps_is_no_step(
+    short_s: float, unmarked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(recorders, "_SHORT_S", short_s)
+    recorder = recorders.TorchRecorder()
+    recorder.start(tmp_path, 20, 3, is_rich=True)
+    ended = 20
+    while True:
+        torch.ones(ended).sum()
+        ended += 1
+        if recorder.step():
+            break
+    recorder.stop()
+    # A step of warm-up is not recorded, and three are marked.
+    assert (ended, recorder.warm_up) == (24 + unmarked, 1 + unmarked)
+    (path,) = tmp_path.glob("*.pt.trace.json.gz")
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    marks = [each for each in events if str(each.get("name")).startswith("ProfilerStep#")]
+    assert [each["name"] for each in marks] == [
+        f"ProfilerStep#{number}" for number in range(21 + unmarked, 24 + unmarked)
+    ]
+    sums = [each["ts"] for each in events if each.get("name") == "aten::sum"]
+    assert any(at < min(each["ts"] for each in marks) for at in sums) == bool(unmarked)

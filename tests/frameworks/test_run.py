@@ -17,7 +17,7 @@ import pytest
 
 from tb_perfadvisor.api import analyze_all
 from tb_perfadvisor.ingest.recordings import split_step
-from tb_perfadvisor.instrument.hook import is_in_backward
+from tb_perfadvisor.instrument.step_hooks import is_in_backward
 from tests.support.recording import QUIET, facts_files
 
 TORCH = """

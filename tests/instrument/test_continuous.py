@@ -189,7 +189,7 @@ class Clock:
 class Recorder:
     """Writes an empty file."""
 
-    file_prefix = "mine."
+    file_prefix, warm_up = "mine.", 1
 
     def __init__(self, clock: Clock, fails: bool = False) -> None:
         self.clock, self.fails = clock, fails

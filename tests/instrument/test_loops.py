@@ -256,7 +256,7 @@ def test_time_in_which_a_recording_is_written_does_not_count(tmp_path: Path) -> 
     seen: list[bool] = []
 
     class Recorder:
-        file_prefix = ""
+        file_prefix, warm_up = "", 1
 
         def start(self, directory: Path, first_step: int, steps: int, *, is_rich: bool) -> None:
             seen.append(is_recording(sys._getframe()))
@@ -349,6 +349,7 @@ def test_a_search_takes_time_while_its_loops_run_and_nothing_is_compiled(
         "outermost_compiling": lambda frame: frame if now_s[0] < compiles_s else None,
     }.items():
         monkeypatch.setattr(loop_finder, name, stub)
+    monkeypatch.setattr(finder, "_ends", SimpleNamespace(wait=sleep))
     monkeypatch.setattr(finder.rounds, "watch", lambda loops: None)
     monkeypatch.setattr(loop, "is_around", lambda frame: now_s[0] < ends_s)
     assert finder._search() is (loop if rounds else None)

@@ -31,7 +31,7 @@ def test_steps_and_functions_are_in_the_report(tmp_path: Path) -> None:
     recorder.start(tmp_path, 20, 5, is_rich=False)
     recorder._marks = [(time.time_ns() - 300 * MS, 20)]
     assert [recorder.step() for _ in range(5)] == [False, False, False, False, True]
-    recorder._ends.set()
+    recorder._thread.ends.set()
     # Five steps of 30 ms: 20 ms of loading, then 10 ms of cleaning.
     recorder._marks = [(number * 30 * MS, 20 + number) for number in range(6)]
     recorder._looks = [
@@ -64,7 +64,7 @@ def test_short_steps_are_recorded_until_there_are_looks(tmp_path: Path) -> None:
 def test_a_recording_without_steps_is_checked(tmp_path: Path) -> None:
     recorder = PythonRecorder()
     recorder.start(tmp_path, 0, 1, is_rich=False)
-    recorder._ends.set()
+    recorder._thread.ends.set()
     recorder._looks = [(time.time_ns(), [load.__code__])]
     recorder.stop()
     lines = Lines(10.0, 200, (Line("train.py", 84, 0.5, "callback", side_work="figures"),))

@@ -92,7 +92,7 @@ def test_files_of_another_user_are_refused(run: Path, monkeypatch: pytest.Monkey
 
 
 class _Recorder:
-    file_prefix = ""
+    file_prefix, warm_up = "", 1
 
     def __init__(self) -> None:
         self.started: list[int] = []

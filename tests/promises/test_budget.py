@@ -82,7 +82,8 @@ BUDGET = {
     # Rows of Nsight exports in blocks, and threads that read them: 125 MB took 4.2 s of a
     # processor, not 3.2.
     # Evaluations by evidence, and lines of loops and input: six false or nameless findings of 30.
-    "lines of Python and TOML": 133_725,
+    # `instrument/threads`: a program that was recorded was aborted as it ended, after its output.
+    "lines of Python and TOML": 133_840,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tb_perfadvisor.instrument.window import Window
+from tb_perfadvisor.instrument.measure import Window
 
 
 def moments(window: Window, durations_s: Iterable[float]) -> dict[int, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
@@ -33,6 +32,7 @@ from tb_perfadvisor.instrument.parts import Parts
 from tb_perfadvisor.instrument.record_requests import Requests
 from tb_perfadvisor.instrument.stack_samples import StackSamples
 from tb_perfadvisor.instrument.step_timers import StepTimers
+from tb_perfadvisor.instrument.threads import at_exit
 from tb_perfadvisor.machine.facts import Recording
 from tb_perfadvisor.units import format_bytes
 
@@ -169,7 +169,7 @@ class ContinuousProfiler:
         # All ranks record the same steps, which are planned, or one records when it is asked.
         self._requests = Requests(self._logdir) if self._is_active and not plan.is_fixed else None
         if self._is_active or timers is not None:
-            atexit.register(self.close)
+            at_exit(self.close)
 
     @property
     def recordings(self) -> tuple[StoredRecording, ...]:
@@ -266,8 +266,8 @@ class ContinuousProfiler:
         if self._is_closed or not self._is_active:
             return
         self._is_closed = True
-        # The first step may only warm the profiler up, and what follows the last is none.
-        if self._number <= self._first_step + 1 and self._recordings.kept:
+        # What follows the last step is none.
+        if self._number <= self._first_step + self._recorder.warm_up and self._recordings.kept:
             self._discard_unfinished()
         if self._start is not None:
             try:

@@ -18,6 +18,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from tb_perfadvisor.instrument.program_loops import look_at_main
+from tb_perfadvisor.instrument.threads import SideThread
 from tb_perfadvisor.instrument.user_code import is_our_file
 
 _EVERY_S: Final = 0.001
@@ -31,7 +32,7 @@ _MOST_STEPS: Final = 10_000
 class PythonRecorder:
     """Looks at the main thread while some steps run."""
 
-    file_prefix = ""
+    file_prefix, warm_up = "", 0
 
     def __init__(self) -> None:
         self._directory = Path()
@@ -40,15 +41,13 @@ class PythonRecorder:
         self._looks: list[tuple[int, list[CodeType]]] = []
         """When the main thread was looked at, and its functions, outermost first."""
         self._last = self._ended_ns = 0
-        self._ends = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = SideThread(self._look)
 
     def start(self, directory: Path, first_step: int, steps: int, *, is_rich: bool) -> None:
         """Begin with the step that comes next."""
         self._directory, self._last = directory, first_step + steps
         self._looks = []
-        self._ends.clear()
-        self._thread = threading.Thread(target=self._look, name="perfadvisor", daemon=True)
+        self._thread = SideThread(self._look)
         self._thread.start()
         self._marks = [(time.time_ns(), first_step)]
 
@@ -62,9 +61,8 @@ class PythonRecorder:
     def stop(self) -> None:
         """Write the recording; without any step, it is of all that time."""
         self._ended_ns = self._marks[-1][0] if len(self._marks) > 1 else time.time_ns()
-        self._ends.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.ends.set()
+        self._thread.join()
         self._directory.mkdir(parents=True, exist_ok=True)
         worker = f"{socket.gethostname()}_{os.getpid()}"
         path = self._directory / f"{worker}.{time.time_ns()}.pt.trace.json.gz"
@@ -79,7 +77,7 @@ class PythonRecorder:
             json.dump(written, file)
 
     def _look(self) -> None:
-        while not self._ends.wait(_EVERY_S) and len(self._looks) < _MOST_LOOKS:
+        while not self._thread.ends.wait(_EVERY_S) and len(self._looks) < _MOST_LOOKS:
             with suppress(Exception):
                 now_ns = time.time_ns()
                 self._looks.append((now_ns, look_at_main(_functions)))

@@ -7,10 +7,12 @@ Of the rich ones, which tell names, the last stays. An early one stays until the
 
 from __future__ import annotations
 
+import ctypes
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -20,12 +22,20 @@ from msgspec import Struct
 from tb_perfadvisor.instrument.ranks import worker_name_of_torch
 from tb_perfadvisor.instrument.trace_files import write_trace
 
+_ERROR: Final = 2
+"""Of PyTorch's levels of messages, the one above warnings."""
+
+_SHORT_S: Final = 0.02
+"""The first step that is recorded takes up to half a millisecond more than the next ones."""
+
 
 class Recorder(Protocol):
     """One recording at a time."""
 
     file_prefix: str
     """How the names of the files that it writes begin; empty if it writes all of a directory."""
+    warm_up: int
+    """The first steps that are none of the recording's."""
 
     def start(self, directory: Path, first_step: int, steps: int, *, is_rich: bool) -> None:
         """Begin with the step that comes next."""
@@ -38,16 +48,20 @@ class Recorder(Protocol):
 
 
 class TorchRecorder:
-    """torch.profiler. One step of warm-up is not kept: starting the profiler slows it."""
+    """torch.profiler. Starting it slows one step, which is not kept.
+
+    Beginning to record slows another one, which is recorded without a mark where steps are short.
+    """
 
     def __init__(self, label: Callable[[], Any] | None = None, *, has_stacks: bool = True) -> None:
         """Prepare. `label` labels a model's modules in rich recordings, which have stacks."""
-        self.file_prefix = ""
+        self.file_prefix, self.warm_up = "", 1
         self._has_stacks = has_stacks
         self._label = label
         self._profiler: Any = None
-        self._labels: Any = None
-        self._last = 0
+        self._meanwhile = ExitStack()
+        self._first = self._last = 0
+        self._began_s = 0.0
         self._thread: threading.Thread | None = None
 
     def start(self, directory: Path, first_step: int, steps: int, *, is_rich: bool) -> None:
@@ -57,16 +71,14 @@ class TorchRecorder:
         self._thread = threading.current_thread()
 
         self.file_prefix = self.file_prefix or f"{worker_name_of_torch()}."
-        kept_from, self._last = first_step + 1, first_step + steps
+        self._first, self._last, self.warm_up = first_step, first_step + steps, 1
         action = torch.profiler.ProfilerAction
 
         def schedule(step: int) -> Any:
-            if step < kept_from:
+            if step == first_step:
                 return action.WARMUP
             return action.RECORD_AND_SAVE if step == self._last else action.RECORD
 
-        if is_rich and self._label is not None:
-            self._labels = self._label()
         self._profiler = torch.profiler.profile(
             schedule=schedule,
             on_trace_ready=partial(
@@ -79,30 +91,54 @@ class TorchRecorder:
         # The markers in the trace carry the numbers of the program's steps.
         self._profiler.step_num = first_step
         self._profiler.current_action = schedule(first_step)
+        self._profiler.record_steps = False
         self._profiler.start()
+        self._began_s = time.perf_counter()
+        if is_rich:
+            self._meanwhile.enter_context(without_warnings())
+        if is_rich and self._label is not None:
+            self._meanwhile.enter_context(self._label())
 
     def step(self) -> bool:
         """A step ended; returns whether the recording is complete."""
-        is_complete: bool = self._profiler.step_num >= self._last
-        if not is_complete:
+        number: int = self._profiler.step_num
+        if number == self._first and time.perf_counter() - self._began_s < _SHORT_S:
+            self.warm_up += 1
+            self._last += 1
+        self._profiler.record_steps = number + 1 >= self._first + self.warm_up
+        if number < self._last:
             self._profiler.step()
-        return is_complete
+        return number >= self._last
 
     def stop(self) -> None:
         """Write the recording."""
         profiler, self._profiler = self._profiler, None
-        labels, self._labels = self._labels, None
-        if labels is not None:
-            labels.remove()
-        # It is of one thread: ended on another, it ends the program.
-        if threading.current_thread() is self._thread:
-            profiler.stop()
+        with self._meanwhile:
+            # It is of one thread: ended on another, it ends the program.
+            if threading.current_thread() is self._thread:
+                profiler.stop()
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keep PyTorch from telling on stderr that memory is freed which is older than a recording."""
+    import torch
+
+    library = Path(torch.__file__).with_name("lib") / "libc10.so"
+    level = ctypes.c_int(_ERROR)  # where the library has no such variable
+    with suppress(OSError, ValueError):
+        level = ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level")
+    before, level.value = level.value, max(level.value, _ERROR)
+    try:
+        yield
+    finally:
+        level.value = before
 
 
 class _MarkedRecorder(ABC):
     """A profiler that starts and stops at once, with a mark around each step."""
 
-    file_prefix = ""
+    file_prefix, warm_up = "", 0
 
     def __init__(self) -> None:
         self._mark = ExitStack()
