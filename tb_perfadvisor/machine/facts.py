@@ -180,6 +180,7 @@ class Lines(Struct, frozen=True):
 ObservedKind = Literal[
     "same in every step",
     "same twice",
+    "same rows",
     "unused",
     "independent",
     "mostly zero",

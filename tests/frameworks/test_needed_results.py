@@ -101,35 +101,6 @@ def test_layers_before_a_sum_of_two_paths_are_needed() -> None:
     assert {each.operator for each in found} <= {"aten::add"}
 
 
-@pytest.mark.parametrize(("length", "layers"), [(512, 3), (300, 4)])
-@pytest.mark.parametrize("is_fixed", [False, True])
-def test_a_context_longer_than_the_receptive_field(
-    length: int, layers: int, is_fixed: bool
-) -> None:
-    stack = nn.ModuleList(nn.Conv1d(8, 8, 2, dilation=2**number) for number in range(layers))
-    seen = 2**layers
-
-    def step() -> torch.Tensor:
-        x = torch.randn(4, 8, seen if is_fixed else length)
-        with torch.no_grad():
-            for number, layer in enumerate(stack):
-                x = x + layer(functional.pad(x, (2**number, 0))).tanh()
-        return x[:, :, -1].argmax(1)
-
-    found = look(step, "unused")
-    if is_fixed:
-        assert found == ()
-    else:
-        assert found[0].amount <= seen / length
-        assert sum(each.share for each in found) > 0.5
-
-
-def test_a_convolution_whose_places_are_all_read() -> None:
-    layer = nn.Conv1d(8, 8, 3, padding=1)
-    step = training(layer, lambda: layer(torch.randn(4, 8, 256)).mean(2).square().sum())
-    assert look(step, "unused") == ()
-
-
 @pytest.mark.parametrize("is_fixed", [False, True])
 def test_a_table_for_each_column(is_fixed: bool) -> None:
     sizes = [5 + 3 * number for number in range(20)]

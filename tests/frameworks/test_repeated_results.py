@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from tests.support.examined_steps import Step, look, training  # noqa: E402
@@ -113,6 +114,51 @@ def test_an_image_that_stays_while_a_sequence_grows(what: str) -> None:
 
     # A program of which nothing changes is only measured.
     assert bool(operators(step)) is (what == "changing")
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("way", ["causal", "both ways", "cache", "window", "training"])
+def test_a_sequence_that_grows(way: str, batch: int) -> None:
+    project, out = nn.Linear(64, 192), nn.Linear(64, 64)
+    tokens = [torch.randn(batch, 31, 64)]
+    cache: list[torch.Tensor] = []
+
+    def attention(x: torch.Tensor) -> torch.Tensor:
+        query, key, value = project(x).chunk(3, -1)
+        if way == "cache":
+            key, value = (
+                torch.cat([*cache[i : i + 1], new], 1) for i, new in enumerate((key, value))
+            )
+            cache[:] = key, value
+        is_causal = way in ("causal", "training")
+        query, key, value = (each[:, None] for each in (query, key, value))
+        return out(functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal))
+
+    @torch.set_grad_enabled(way == "training")
+    def step() -> None:
+        x = tokens[0][:, -32:] if way == "window" else tokens[0]
+        y = attention(x[:, -1:] if cache else x)[:, 0, -1:]
+        tokens[0] = torch.cat([tokens[0], y.detach()], 1)
+
+    # What attends both ways is another row in each step, and so is what follows from it.
+    products = [each.calls for each in look(step, "same rows") if each.operator == "aten::addmm"]
+    # With `out`, attention is at one line.
+    assert sum(products) == {"causal": 3, "both ways": 1}.get(way, 0)
+
+
+def test_rows_that_are_added_are_no_part_of_what_is_saved() -> None:
+    layer, rows = nn.Linear(512, 512), [torch.randn(8, 512)]
+
+    @torch.no_grad()
+    def step() -> None:
+        layer(rows[0])
+        rows[0] = torch.cat([rows[0], torch.ones(1, 512)])
+
+    (found,) = look(step, "same rows", steps=2)
+    # The second product of ten rows, after the warm-up: 2.6 M multiplications at 0.05 ns, and
+    # 0.27 M elements at 0.5 ns, without the call are 268 us, of which nine rows take nine tenths.
+    # In all, there are 271 us for it, 4 us and 5 us more for the rows, and a view.
+    assert found.share == pytest.approx(0.9 * 268 / (271 + 4 + 5 + 3 + 3), rel=0.03)
 
 
 class Packed(nn.Linear):

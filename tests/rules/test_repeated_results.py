@@ -24,3 +24,12 @@ def test_just_below_and_just_above_the_limit() -> None:
 def test_names_what_a_step_computes_twice() -> None:
     (finding,) = find(RepeatedResults, program(observed("same twice", 0.2)))
     assert "gets the same inputs twice in a step" in finding.summary
+
+
+def test_says_how_to_keep_rows() -> None:
+    (finding,) = find(RepeatedResults, program(observed("same rows", 0.5)))
+    assert "for one more" in finding.summary
+    (remedy,) = finding.remedies
+    assert "KV cache" in remedy.text
+    (other,) = find(RepeatedResults, program(observed("same twice", 0.5)))
+    assert "KV cache" not in other.remedies[0].text

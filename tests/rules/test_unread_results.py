@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from tb_perfadvisor.rules.compute.examined_results import UnreadResults
 from tb_perfadvisor.testing import check_rule, find
 from tests.support.examined import observed, program
@@ -21,12 +19,6 @@ def test_saves_its_part_of_the_time() -> None:
 def test_just_below_and_just_above_the_limit() -> None:
     assert find(UnreadResults, program(observed("unused", 0.0612, 0.2))) == ()
     assert find(UnreadResults, program(observed("unused", 0.0637, 0.2)))
-
-
-def test_a_convolution_over_more_than_it_sees_gets_a_shorter_context() -> None:
-    found = replace(observed("unused", 0.5, 0.1), operator="aten::convolution")
-    (finding,) = find(UnreadResults, program(found, operator="aten::convolution"))
-    assert ["receptive field" in remedy.text for remedy in finding.remedies] == [True]
 
 
 def test_what_nothing_reads_is_left_out() -> None:

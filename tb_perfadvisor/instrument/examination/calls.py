@@ -21,6 +21,8 @@ _UNSAFE_VIEWS: Final = frozenset({"unsafe_split", "unsafe_split_with_sizes", "_u
 MOST: Final = 8
 """Places of one kind; those with most time tell enough."""
 LEAST_SHARE: Final = 0.01
+CALL_NS: Final = 4_000
+"""What is left of an operator that has less to do: calling it."""
 
 Place = tuple[str, int, str]
 """Path, line and function of the user's code."""
@@ -57,9 +59,7 @@ class Call(Struct, frozen=True):
     writes: frozenset[int]
     """The storages that it changes."""
     numbers: tuple[object, ...]
-    """Its positional arguments that are neither tensors nor lists."""
-    lists: tuple[tuple[int, ...], ...]
-    """Its positional arguments that are lists of numbers."""
+    """Its positional arguments without tensors."""
     kind: str
     """`update` by an optimizer, `input` by a loader, `backward`, or `forward`."""
     tracks_gradients: bool
@@ -75,6 +75,8 @@ class Call(Struct, frozen=True):
     """The storages from outside that its result depends on; None if on random numbers, too."""
     checksum: int | None = None
     """Of its results; None if they were not read."""
+    rows: NDArray[np.float32] | None = None
+    """Sums of the rows of its result, without gradients."""
     leads_to: tuple[tuple[str, int], ...] = ()
     """In the backward pass, what its node leads to: `node` and a number, or `leaf` and the
     parameter's storage."""

@@ -66,8 +66,7 @@ def _dropped_leaves(calls: Sequence[Call], runs: Sequence[int]) -> set[tuple[int
     updated: set[int] = set()
     for call, run in zip(calls, runs, strict=True):
         if call.leaf is not None:
-            adds = call.name in _ADDS
-            if not adds:
+            if call.name not in _ADDS:
                 # A gradient that lies in memory unlike its parameter takes several operators.
                 before = waiting.pop(call.leaf, ())
                 lost.update((each, call.leaf) for each in before if each != run)

@@ -197,4 +197,4 @@ def _alike(call: Call) -> object:
 
 def _arguments(call: Call) -> str:
     """What is no tensor. Views of different parts can be one of all."""
-    return "" if call.is_view else repr((call.numbers, call.lists))
+    return "" if call.is_view else repr(call.numbers)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from tb_perfadvisor.instrument.examination.calls import (
+    CALL_NS,
     LOSSES,
     MASKING,
     PRODUCTS,
@@ -26,16 +27,12 @@ _SAME_ROWS: Final = frozenset(
 )
 """Operators that are no pointwise ones, and whose rows each need the same row of the input."""
 _SOFTMAX: Final = frozenset({"_softmax", "_log_softmax", "softmax", "log_softmax"})
-_CONVOLUTIONS: Final = frozenset({"convolution", "conv1d"})
-"""Under `torch.inference_mode`, the second comes as it is."""
 _SELECTING: Final = frozenset({"index", "index_select", "gather", "masked_select", "take"})
 _REDUCING: Final = frozenset({"sum", "mean", "amax", "amin", "max", "min", "argmax", "logsumexp"})
 _MADE_AS_MASK: Final = frozenset({"bernoulli_", "bernoulli", "native_dropout"})
 """Dropout: what is dropped is not known before."""
 _MOST_USED: Final = 0.6
 """Where more of a result is needed, computing less saves little."""
-_CALL_NS: Final = 4_000
-"""What is left of an operator that has less to do: calling it."""
 _WHOLE_ONLY: Final = frozenset(
     {"mkldnn_rnn_layer", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "copy_", "cat"}
     | {"embedding", "topk", "native_batch_norm", "constant_pad_nd", "sort", "argsort", "randperm"}
@@ -49,7 +46,7 @@ class Need(NamedTuple):
     rows: float
     """Of all its rows, whose length is the last size."""
     columns: float
-    """Of each row. Of a convolution, the places of the sequence."""
+    """Of each row."""
     is_direct: bool = True
     """Whether no sum of two paths lies between the result and the selection."""
     selection: tuple[int, int] | None = None
@@ -64,7 +61,7 @@ class Need(NamedTuple):
 WHOLE: Final = Need(1.0, 1.0)
 NOTHING: Final = Need(0.0, 0.0)
 """Of a result that no operator reads before its memory is used again."""
-_INNER: Final = frozenset({"add", "add_", *_CONVOLUTIONS})
+_INNER: Final = frozenset({"add", "add_", "convolution", "conv1d"})
 """What a block of a model ends with. Other results may be read as numbers, by NumPy."""
 
 
@@ -77,7 +74,6 @@ def unread(steps: Steps, freed: frozenset[int]) -> list[Observed]:
     steps = steps[:-1] if len(steps) > 1 else steps
     known = {id(call) for call in all_calls(steps)}
     found_needs = [(call, need) for call, need in needs(calls, freed) if id(call) in known]
-    seen = _seen_places(found_needs)
     trains = any(call.kind == "backward" for call in calls)
     found: list[Call] = []
     used: dict[int, float] = {}
@@ -85,7 +81,7 @@ def unread(steps: Steps, freed: frozenset[int]) -> list[Observed]:
     for call, need in found_needs:
         # What has no gradient, or is not trained, something else than operators may read.
         is_unread = need.share == 0.0 and trains and call.has_node
-        share = 0.0 if is_unread else _needed_share(call, need, seen)
+        share = 0.0 if is_unread else _needed_share(call, need)
         if share > _MOST_USED:
             continue
         found.append(_above_calling(call) if share else call)
@@ -105,23 +101,10 @@ def unread(steps: Steps, freed: frozenset[int]) -> list[Observed]:
 
 
 def _above_calling(call: Call) -> Call:
-    return replace(call, ns=max(call.ns - _CALL_NS, 0))
+    return replace(call, ns=max(call.ns - CALL_NS, 0))
 
 
-def _seen_places(calls: Sequence[tuple[Call, Need]]) -> dict[int, float]:
-    """For each length of a sequence, the share of places that the first of its convolutions needs.
-
-    Those behind it need fewer. But a shorter input is as long for all of them.
-    """
-    seen: dict[int, float] = {}
-    for call, need in calls:
-        if need.share and call.name in _CONVOLUTIONS and len(call.outputs[0].shape) == 3:
-            length = call.outputs[0].shape[-1]
-            seen[length] = max(seen.get(length, 0.0), need.columns)
-    return seen
-
-
-def _needed_share(call: Call, need: Need, seen: Mapping[int, float]) -> float:
+def _needed_share(call: Call, need: Need) -> float:
     """The part of a call's work that is needed."""
     if need.share == 0.0:
         return 1.0
@@ -130,12 +113,8 @@ def _needed_share(call: Call, need: Need, seen: Mapping[int, float]) -> float:
     rank = max((len(each.shape) for each in call.outputs), default=0)
     if call.in_recurrent_layer or call.name in _WHOLE_ONLY:
         return 1.0
-    if call.name in _CONVOLUTIONS:
-        return seen[call.outputs[0].shape[-1]] if rank == 3 else 1.0
     if call.name in LOSSES:
         return call.counted if call.counted is not None else 1.0
-    if rank == 3 and call.outputs[0].shape[-1] in seen:
-        return need.rows * seen[call.outputs[0].shape[-1]]
     if not need.is_direct or rank < 2:
         return 1.0  # the block before needs other changes than to select first
     is_rowwise = call.name in PRODUCTS or call.is_pointwise or call.name.endswith("softmax")
@@ -255,16 +234,11 @@ def _of_input(call: Call, at: int, need: Need, made_by: tuple[str, ...]) -> Need
         return Need(counted, 1.0)
     if call.name in _SELECTING:
         return _of_selection(operand, at, result, need)
-    if call.name in _CONVOLUTIONS:
-        return _of_convolution(call, at, need)
     if call.name in PRODUCTS:
         data = 1 if call.name in ("addmm", "baddbmm", "addmv") else 0
         return Need(need.rows, 1.0, need.is_direct) if at == data else WHOLE
     if call.name in _SOFTMAX:
         return Need(need.rows, 1.0, need.is_direct) if _is_over_last(call) else WHOLE
-    if call.name in ("constant_pad_nd", "pad"):
-        longer = result[-1] / max(operand.shape[-1], 1) if result and operand.shape else 1.0
-        return need._replace(columns=min(1.0, need.columns * longer), rows=1.0)
     if call.name in _REDUCING:
         is_row_by_row = result in (operand.shape[:-1], (*operand.shape[:-1], 1))
         return Need(need.share, 1.0, need.is_direct) if is_row_by_row else WHOLE
@@ -273,7 +247,8 @@ def _of_input(call: Call, at: int, need: Need, made_by: tuple[str, ...]) -> Need
         return WHOLE
     if call.name == "cat":
         if operand.shape[-1:] == result[-1:] and operand.shape != result:
-            return need if need == WHOLE else _grown(need, _size(call) / max(operand.size, 1))
+            part = need.rows * _size(call) / max(operand.size, 1)  # at most
+            return need if need == WHOLE else need._replace(rows=min(1.0, part))
         return Need(need.rows, 1.0, need.is_direct)
     if operand.shape != result:
         return WHOLE  # it is repeated for several elements of the result
@@ -284,11 +259,6 @@ def _of_input(call: Call, at: int, need: Need, made_by: tuple[str, ...]) -> Need
     others = sum(1 for one in call.inputs if one.shape == result)
     is_sum = call.name in ("add", "add_", "sub") and others > 1
     return need._replace(is_direct=need.is_direct and not is_sum)
-
-
-def _grown(need: Need, factor: float) -> Need:
-    """The part of one of several inputs that are put one after the other: at most so much."""
-    return need._replace(rows=min(1.0, need.rows * factor))
 
 
 def _of_selection(operand: Operand, at: int, result: tuple[int, ...], need: Need) -> Need:
@@ -320,22 +290,6 @@ def _unmasked(call: Call, at: int, made_by: tuple[str, ...]) -> float:
 def _is_over_last(call: Call) -> bool:
     dims = [each for each in call.numbers if isinstance(each, int)]
     return bool(dims) and dims[0] in (-1, len(_result(call)) - 1)
-
-
-def _of_convolution(call: Call, at: int, need: Need) -> Need:
-    """Of a sequence, a place of the result needs as many places as the kernel is long."""
-    operand, result = call.inputs[at], _result(call)
-    if at or len(result) != 3 or len(operand.shape) != 3 or need.share == 1.0:
-        return WHOLE
-    if any(each is True for each in call.numbers):  # it is transposed
-        return WHOLE
-    lists = call.lists
-    if any(isinstance(each, str) for each in call.numbers):  # padding="same"
-        lists = (*lists[:1], (0,), *lists[1:])
-    stride, _, dilation = (each[0] if each else 1 for each in (*lists, (), (), ())[:3])
-    places = need.columns * result[-1]
-    wide = (places - 1) * stride + dilation * (call.inputs[1].shape[-1] - 1) + 1
-    return Need(1.0, min(1.0, wide / operand.shape[-1]))
 
 
 def _of_operand(need: Need, shape: tuple[int, ...], source: tuple[int, ...]) -> Need:

@@ -10,15 +10,18 @@ program answers requests, which bring numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 _MOST_COPIED_BYTES: Final = 256 << 20
 """Of a tensor with gaps, which has to be copied to add it up."""
 
+_MOST_IN_ROWS: Final = 1 << 24
 _READ_BYTES: Final = 1 << 20
 """Of a tensor from outside, each time that it is read: memory delivers that in 100 us."""
 
@@ -121,3 +124,14 @@ def checksum(tensor: Tensor) -> int | None:
     content = content.view(torch.uint8)
     is_whole = content.numel() % 8 == 0 and content.data_ptr() % 8 == 0
     return int((content.view(torch.int64) if is_whole else content).sum(dtype=torch.int64))
+
+
+def row_sums(tensor: Tensor) -> NDArray[Any] | None:
+    """A sum for each row, those of several tables together; None if there are none, or many."""
+    is_table = tensor.dim() > 1 and tensor.is_floating_point() and tensor.layout is torch.strided
+    if not is_table or not 0 < tensor.numel() <= _MOST_IN_ROWS:
+        return None
+    # Without weights, rows of probabilities would all be alike.
+    weights = torch.arange(tensor.shape[-1], dtype=torch.float32, device=tensor.device).cos()
+    sums = tensor.detach().float() @ weights
+    return np.asarray(sums.reshape(-1, tensor.shape[-2]).sum(0).cpu())

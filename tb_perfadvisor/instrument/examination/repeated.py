@@ -1,4 +1,4 @@
-"""Results that were there already: in every step, or earlier in the same round.
+"""Results that were there already: in every step, earlier in the same round, or most rows of them.
 
 What depends only on parameters, buffers, constants and inputs that stay is the same in every step,
 if none of them changes. A parameter that is trained changes with each update, also where the steps
@@ -10,15 +10,30 @@ for example, that is found as computed twice. So is what it computes twice from 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final
 
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
-from tb_perfadvisor.instrument.examination.calls import Call, Place, Steps, noted, total_ns
+from tb_perfadvisor.instrument.examination.calls import (
+    CALL_NS,
+    Call,
+    Place,
+    Steps,
+    noted,
+    total_ns,
+)
 from tb_perfadvisor.machine.facts import Observed
 
 _EVERYTHING: Final = 0.9
 """A program that computes so much again, and does not train, repeats itself to be measured."""
+
+_FEWEST_ROWS: Final = 8
+_ROUNDING: Final = 1e-4
+"""Of the usual sum of a row: products of other sizes round otherwise. What attends to a new place
+changes by about one part in as many as there are places."""
 
 _Content = tuple[int, int]
 """The number of a result, and its checksum: kernels that are no operators may have changed it."""
@@ -51,7 +66,11 @@ def repeated(
     same = [call for call in calls if _content(call) in always] if len(steps) > 1 else []
     twice = [call for call in twice if _content(call) not in always]
     same, twice = (_at_whole_calls(calls, found, called_at) for found in (same, twice))
-    return [*noted("same in every step", steps, same), *noted("same twice", steps, twice)]
+    return [
+        *noted("same in every step", steps, same),
+        *noted("same twice", steps, twice),
+        *noted("same rows", steps[1:], _rows_again(steps)),
+    ]
 
 
 def _in_every_step(steps: Steps, changed: set[int]) -> set[_Content | None]:
@@ -102,3 +121,26 @@ def _content(call: Call) -> _Content | None:
     if call.checksum is None or not call.inputs or call.is_recomputed:
         return None
     return call.content, call.checksum
+
+
+def _rows_again(steps: Steps) -> list[Call]:
+    """Calls that get one row more in each step, with what the rows take that were there already."""
+    found = []
+    for before, after in pairwise(steps):
+        for earlier, call in zip(before, after, strict=False):
+            if earlier.name == call.name != "cat" and earlier.place == call.place:
+                share = _share_of_rows(earlier.rows, call.rows)
+                found.append(replace(call, ns=int(max(call.ns - CALL_NS, 0) * share)))
+    return [call for call in found if call.ns]
+
+
+def _share_of_rows(before: NDArray[Any] | None, after: NDArray[Any] | None) -> float:
+    """The part of the rows that were there before; 0 unless each table has one more, the last."""
+    if before is None or after is None or len(after) <= len(before):
+        return 0.0
+    tables = len(after) - len(before)
+    if len(after) % tables or len(before) < _FEWEST_ROWS * tables:
+        return 0.0
+    first = after.reshape(tables, -1)[:, :-1].ravel()
+    is_same = np.abs(first - before).max() <= _ROUNDING * np.abs(before).mean()
+    return len(before) / len(after) if is_same else 0.0

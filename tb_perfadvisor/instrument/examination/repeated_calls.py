@@ -20,7 +20,7 @@ from tb_perfadvisor.machine.facts import Examined, Observed
 _COMPARED: Final = 5
 """So many results of a function are compared; then it is trusted."""
 _MOST_BYTES: Final = 1 << 24
-"""Of a result that is kept for the next comparison."""
+"""Of a result that is compared."""
 _LEAST_CALLS: Final = 20
 _LEAST_SHARE: Final = 0.05
 _MOST_SHARE: Final = 0.9
@@ -35,7 +35,7 @@ class _Owner:
         self.name = _name_of(owner)
         self.arguments: list[Any] = []
         """Weak references, and what is no tensor."""
-        self.result: list[Any] | None = None
+        self.content_of_result: int | None = None
         self.compared = 0
         self.is_repeatable = True
         self.seconds: defaultdict[tuple[str, int, str], float] = defaultdict(float)
@@ -78,22 +78,19 @@ class RepeatedCalls:
         self._calls += 1
         if not known.is_repeatable:
             return
-        leaves, results = list(_leaves(arguments)), list(_leaves(result))
-        if _are_same(known.arguments, leaves) and results:
-            if known.compared < _COMPARED and known.result is not None:
+        leaves = list(_leaves(arguments))
+        content = _content(list(_leaves(result))) if known.compared < _COMPARED else None
+        if _are_same(known.arguments, leaves):
+            if content is not None and known.content_of_result is not None:
                 known.compared += 1
-                known.is_repeatable = _are_equal(known.result, results)
+                known.is_repeatable = content == known.content_of_result
             if known.is_repeatable and known.compared:
                 known.calls += 1
                 user = next(user_frames(frame), None)
                 known.seconds[place_of(user) if user is not None else ("", 1, "")] += seconds
         else:
             known.arguments = [_kept(each) for each in leaves]
-        if known.compared < _COMPARED:
-            size = sum(map(_size_bytes, results))
-            known.result = results if size <= _MOST_BYTES else None
-        else:
-            known.result = None
+        known.content_of_result = content
 
     @property
     def found(self) -> Examined | None:
@@ -165,17 +162,12 @@ def _is_tensor(leaf: Any) -> bool:
     return tensorflow is not None and isinstance(leaf, tensorflow.Tensor)
 
 
-def _size_bytes(leaf: Any) -> int:
-    return leaf.dtype.size * (leaf.shape.num_elements() or 0) if _is_tensor(leaf) else 0
-
-
-def _are_equal(before: list[Any], now: list[Any]) -> bool:
-    import numpy as np  # TensorFlow has loaded it
-
-    if len(before) != len(now) or not all(map(_is_tensor, (*before, *now))):
-        return False
-    pairs = zip(before, now, strict=True)
-    return all(np.array_equal(one.numpy(), other.numpy()) for one, other in pairs)
+def _content(results: list[Any]) -> int | None:
+    """A number for what some tensors hold; None if there are others, or much to read."""
+    if not results or not all(map(_is_tensor, results)):
+        return None
+    size = sum(each.dtype.size * (each.shape.num_elements() or 0) for each in results)
+    return hash(tuple(each.numpy().tobytes() for each in results)) if size <= _MOST_BYTES else None
 
 
 def _name_of(owner: Any) -> str:

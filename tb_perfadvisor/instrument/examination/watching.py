@@ -29,7 +29,7 @@ from tb_perfadvisor.instrument.examination.calls import (
     Place,
 )
 from tb_perfadvisor.instrument.examination.clocks import DeviceClock, HostClock, thread_faults
-from tb_perfadvisor.instrument.examination.provenance import Provenance, Source, checksum
+from tb_perfadvisor.instrument.examination.provenance import Provenance, Source, checksum, row_sums
 from tb_perfadvisor.instrument.user_code import is_user_file, place_of
 from tb_perfadvisor.machine.facts import FailedLook, Look
 
@@ -177,8 +177,7 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
                 for tensor, storage in zip(tensors, storages, strict=True)
             ),
             "writes": frozenset(map(self.provenance.storage, operator.written(args, kwargs))),
-            "numbers": tuple(each for each in args if not isinstance(each, Tensor | list | tuple)),
-            "lists": tuple(tuple(each) for each in args if _is_numbers(each)),
+            "numbers": tuple(each for each in args if not any(True for _ in _tensors((each,)))),
             "kind": kind,
             "tracks_gradients": torch.is_grad_enabled(),
             "is_view": operator.is_view,
@@ -223,7 +222,7 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             )
             for each in results
         )
-        source, total = _UNKNOWN, None
+        source, total, rows = _UNKNOWN, None, None
         if not facts["is_view"]:
             # A result in the memory of an input is that input.
             read = {each.storage for each in facts["inputs"]}
@@ -240,6 +239,8 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             )
             if begun.reads and new and not (facts["writes"] or facts["is_random"]):
                 total = self.attempt("repeated results", lambda: self._checksum(results), None)
+                if begun.sources and not facts["tracks_gradients"]:
+                    rows = self.attempt("repeated results", lambda: row_sums(results[0]), None)
         on_device = begun.on_device or any(each.is_cuda for each in results)
         self.calls.append(
             Call(
@@ -249,6 +250,7 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
                 content=source.number,
                 origins=source.origins,
                 checksum=total,
+                rows=rows,
                 **facts,
             )
         )
@@ -374,10 +376,6 @@ def _form(value: Any) -> object:
     if isinstance(value, dict):
         return tuple((name, _form(each)) for name, each in value.items())
     return repr(value)
-
-
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list | tuple) and not any(isinstance(each, Tensor) for each in value)
 
 
 def _counted(name: str, args: Any) -> float | None:

@@ -19,7 +19,8 @@ class RepeatedResults(ExaminedOperators):
     In a PyTorch program, operators of the forward pass that depend only on constants, inputs that
     stay, and parameters and buffers that do not change: masks, a weight that is unpacked in each
     call, a frozen layer of the same data. And what a round of the loop computes twice from the same
-    tensors: a second forward pass for a metric. In a TensorFlow program, calls of functions and
+    tensors: a second forward pass for a metric. And rows that the step before has computed, of a
+    sequence that grows by one, without gradients. In a TensorFlow program, calls of functions and
     models that get the same tensors as before, such as an encoder that runs for each token.
 
     Why it matters
@@ -54,22 +55,26 @@ class RepeatedResults(ExaminedOperators):
 
     id = "repeated-results"
     title = "Compute once what does not change"
-    kinds = ("same in every step", "same twice")
+    kinds = ("same in every step", "same twice", "same rows")
     look = "repeated results"
     needs = (Need.WORK, Need.HOST_EVENTS, Need.EXAMINED_STEPS)
-    changes = ("computed-once",)
+    changes = ("computed-once", "rows-kept")
     basis = "measured"
 
     def parts(self, observed: Observed, signals: Signals) -> Parts:
         """All of it: the result is there already."""
         return 0.7, 1.0, 1.3
 
+    def chosen(self, costliest: Observed) -> tuple[str, ...]:
+        """Rows can be kept while others are added."""
+        return self.changes[1:] if costliest.kind == "same rows" else self.changes[:1]
+
     def describe(self, observed: Observed, cost: str) -> str:
-        why = (
-            "depends on nothing that changes from step to step"
-            if observed.kind == "same in every step"
-            else "gets the same inputs twice in a step"
-        )
+        why = {
+            "same in every step": "depends on nothing that changes from step to step",
+            "same twice": "gets the same inputs twice in a step",
+            "same rows": "computes all rows of a growing input anew in each step, for one more",
+        }[observed.kind]
         return (
             f"{cost} goes into results that are there already. {observed.operator} in"
             f" {place_of_observed(observed)} {why}."
@@ -261,8 +266,7 @@ class UnreadResults(ExaminedOperators):
     only they read: a head that another mode needs, weights of attention that a layer returns as
     well. In any PyTorch program, products, pointwise operators and losses of which 60 % or less
     of the result is needed: the rest is not read, is masked, or belongs to targets that the loss
-    ignores. Convolutions over sequences longer than what the places that are read can see. Reverse
-    directions of recurrent layers of which only the end is needed.
+    ignores. Reverse directions of recurrent layers of which only the end is needed.
 
     Why it matters
     --------------
@@ -273,10 +277,9 @@ class UnreadResults(ExaminedOperators):
     ------------------
     In steps that `perfadvisor run` looked at, each result is followed to the operators that read
     it, to how much of it, and through those that keep rows apart. NumPy takes no tensor with a
-    gradient, so what has one, and is freed unread, was not needed. Of a sequence, a convolution
-    needs as many places more as its kernel is long. Expected is the time of the part that is not
-    needed, forward and backward, without what calling the operators takes; low is 70 % of it. High
-    is half as much again, for the layers before.
+    gradient, so what has one, and is freed unread, was not needed. Expected is the time of the part
+    that is not needed, forward and backward, without what calling the operators takes; low is 70 %
+    of it. High is half as much again, for the layers before.
 
     When to ignore
     --------------
@@ -295,7 +298,7 @@ class UnreadResults(ExaminedOperators):
     title = "Compute only what is needed"
     kinds = ("unused",)
     look = "unread results"
-    changes = ("selected-first", "shorter-context", "unread-left-out")
+    changes = ("selected-first", "unread-left-out")
     amount = Column("needed", "Needed", "share")
 
     def parts(self, observed: Observed, signals: Signals) -> Parts:
@@ -304,11 +307,8 @@ class UnreadResults(ExaminedOperators):
         return 0.7 * unread, unread, 1.5 * unread
 
     def chosen(self, costliest: Observed) -> tuple[str, ...]:
-        """What nobody reads goes. Of a convolution, the input could be shorter."""
-        if not costliest.amount:
-            return self.changes[2:]
-        is_convolution = costliest.operator.startswith("aten::conv")
-        return self.changes[1:2] if is_convolution else self.changes[:1]
+        """What nobody reads goes."""
+        return self.changes[:1] if costliest.amount else self.changes[1:]
 
     def describe(self, observed: Observed, cost: str) -> str:
         needed = f"only {format_share(observed.amount)} is needed" if observed.amount else "none is"
