@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Literal
-
 import pytest
 
 from tb_perfadvisor.engine.analyze import run_rule
@@ -233,19 +231,6 @@ def test_the_one_collective_that_takes_most_of_it_is_named() -> None:
     # Of two, one is always the longer.
     (finding,) = find(ExposedCommunication, four.replace("N'N'N'NNNN", "NNN'NNNNNN")) or ()
     assert "One all-reduce" not in finding.summary
-
-
-def test_nccl_is_not_suggested_on_a_tpu() -> None:
-    def remedies(kind: Literal["gpu", "tpu"]) -> str:
-        builder = TraceBuilder(framework="tensorflow").device("any", kind=kind)
-        builder.step(0, 0, ms(10)).kernel("compute", 0, ms(4))
-        trace = builder.collective("all-reduce", ms(4), ms(10)).build()
-        (finding,) = run_rule(ExposedCommunication(), Signals(run_of(trace))).findings
-        return " ".join(remedy.snippet for remedy in finding.remedies)
-
-    assert "NcclAllReduce" in remedies("gpu")
-    assert "NcclAllReduce" not in remedies("tpu")
-    assert "batch_per_replica" in remedies("tpu")
 
 
 def test_what_was_launched_before_the_steps_is_not_theirs() -> None:

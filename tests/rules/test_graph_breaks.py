@@ -113,17 +113,14 @@ def remedies_for(*breaks: GraphBreak) -> list[str]:
 
 
 def test_remedies_fit_the_reasons() -> None:
-    hinted = GraphBreak("0/0", None, "Failed to trace", hint="Avoid calling builtin `print`.")
-    silent = GraphBreak("0/0", None, "Failed to trace")
+    traced = GraphBreak("0/0", None, "Failed to trace", hint="Avoid calling builtin `print`.")
     # As in a log of PyTorch's own tests of its backends.
     failed = GraphBreak("1/0", None, "BackendCompilerFailed: backend='x' raised: RuntimeError")
-    as_suggested = "Change these lines as the compiler"
-    alone, at_the_end = "Change these lines so that the", "Move what must stay in Python"
+    changed, at_the_end = "Change these lines so that the", "Move what must stay in Python"
     backend = "The compiler's backend failed, so the"
-    assert remedies_for(hinted, silent) == [as_suggested, at_the_end]
-    assert remedies_for(silent) == [alone, at_the_end]
+    assert remedies_for(traced) == [changed, at_the_end]
     assert remedies_for(failed) == [backend]
-    assert remedies_for(failed, hinted) == [backend, as_suggested, at_the_end]
+    assert remedies_for(failed, traced) == [backend, changed, at_the_end]
 
 
 def test_a_log_beside_the_profile_names_the_line_in_what_is_measured() -> None:

@@ -81,7 +81,7 @@ OVERLAPPED: Final[dict[Role, tuple[str, ...]]] = {
     Role.EXPERTS: ("overlapped-experts",),
     Role.EMBEDDINGS: ("narrow-embeddings", "even-embeddings"),
     Role.STATISTICS: ("own-statistics",),
-    Role.UNKNOWN: ("async-collective", "xla-overlap", "nccl-all-reduce", "larger-batch-per-rank"),
+    Role.UNKNOWN: ("async-collective", "xla-overlap", "larger-batch-per-rank"),
 }
 """What makes exposed collectives cost less, by what they are for."""
 

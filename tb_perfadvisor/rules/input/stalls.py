@@ -405,7 +405,7 @@ _ADVICE = {
         "loader-workers",
         "load-ahead",
     ),
-    Stage.COLLATE: ("batched-fetch", "more-loader-workers", "loader-workers", "load-ahead"),
+    Stage.COLLATE: ("more-loader-workers", "loader-workers", "load-ahead"),
     Stage.TRANSFER: ("pinned-memory", "more-loader-workers", "loader-workers", "load-ahead"),
 }
 _TFDATA = {

@@ -352,9 +352,7 @@ def _changes(log: CompileLog | None) -> tuple[str, ...]:
     if len(traced) < len(log.breaks):
         changes += ("failed-backend",)
     if traced:
-        is_explained = any(each.hint for each in traced)
-        lines = "change-broken-lines" if is_explained else "trace-broken-lines"
-        changes += (lines, "python-after-forward")
+        changes += ("change-broken-lines", "python-after-forward")
     return changes
 
 

@@ -302,7 +302,7 @@ class LateGraphReplay(Rule):
                     preparation.idle_ns[preparation.idle_ns > 0],
                 ),
             ),
-            remedies=advise("overlapped-schedule", "replay-ahead", "replay-inputs", "larger-batch"),
+            remedies=advise("overlapped-schedule", "replay-ahead", "larger-batch"),
         )
 
 

@@ -439,5 +439,5 @@ class ReplicatedState(Rule):
                     ),
                 ),
             ),
-            remedies=advise("sharded-state", "sharded-optimizer"),
+            remedies=advise("sharded-updates", "sharded-state"),
         )
