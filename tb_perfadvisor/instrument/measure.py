@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, Final, Literal
 
 from tb_perfadvisor.instrument.checkout_guard import modules_of_checkout
+from tb_perfadvisor.instrument.continuous.schedule import LATEST_START, SETTLED, has_settled
 from tb_perfadvisor.instrument.ranks import rank_of_environment
 from tb_perfadvisor.instrument.step_hooks import HookedProcess, OnImport, jax_is_used
 
@@ -32,15 +33,9 @@ _SEED: Final = 0
 _BACKWARD: Final = "backward()"
 _FRAMEWORKS: Final = ("torch", "tensorflow", "jax", "keras")
 _LOOK_EVERY_NS: Final = 1_000_000_000
-_SETTLED: Final = 5
-_SETTLED_WITHIN: Final = 2.0
-"""Warm-up is over when the last steps take no more than twice their median: steps that compile or
-tune kernels take many times as long."""
 _FEWEST_STEPS: Final = 10
 _ENOUGH_NS: Final = 1_000_000_000
 """Warm-up of fewer steps is enough if these took a second: caches and clock rates have settled."""
-_LATEST_START: Final = 200
-"""Steps that are uneven for longer are not warm-up."""
 _FEWEST_IN_BLOCK: Final = 2
 
 Moment = Literal["warming up", "begin", "block", "inside", "end", "after"]
@@ -430,18 +425,17 @@ class Window:
             self._is_closed = blocks == self._blocks
             return "end" if self._is_closed else "block"
         self._first_end_ns = self._first_end_ns or now_ns
-        self._ends_ns = [*self._ends_ns[-_SETTLED:], now_ns]
+        self._ends_ns = [*self._ends_ns[-SETTLED:], now_ns]
         self._is_open = self._opens(now_ns)
         return "begin" if self._is_open else "warming up"
 
     def _opens(self, now_ns: int) -> bool:
         durations = [after - before for before, after in pairwise(self._ends_ns)]
-        if len(durations) < _SETTLED:
+        if len(durations) < SETTLED:
             return False
         usual_ns = statistics.median(durations)
         is_long = self._steps >= _FEWEST_STEPS or now_ns - self._first_end_ns >= _ENOUGH_NS
-        is_settled = max(durations) <= _SETTLED_WITHIN * usual_ns or self._steps >= _LATEST_START
-        if not (is_long and is_settled):
+        if not is_long or not (has_settled(durations) or self._steps >= LATEST_START):
             return False
         if self.begin is None or self.block_steps is None:
             self.begin = self._steps

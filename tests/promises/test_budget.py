@@ -83,7 +83,7 @@ BUDGET = {
     # processor, not 3.2.
     # Evaluations by evidence, and lines of loops and input: six false or nameless findings of 30.
     # `instrument/threads`: a program that was recorded was aborted as it ended, after its output.
-    "lines of Python and TOML": 133_727,
+    "lines of Python and TOML": 133_732,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

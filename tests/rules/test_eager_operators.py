@@ -3,8 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor.api import analyze
+from tb_perfadvisor.machine.facts import Facts, Line, Lines
 from tb_perfadvisor.rules.launch.eager import EagerOperators
 from tb_perfadvisor.rules.launch.host_work import PythonOverhead
 from tb_perfadvisor.rules.launch.launching import LaunchBound
@@ -108,6 +110,25 @@ def test_on_the_cpu_python_between_operators_counts() -> None:
     assert finding.saving.expected_ns == 3 * (20 * 60_000 - CALL_NS)
     # Longer gaps have another cause.
     assert find(EagerOperators, eager(5_100)) == ()
+    # A quarter of the run goes into an evaluation between epochs, which stays as it is.
+    line = Line("train.py", 87, 0.25, "evaluate", side_work="between epochs")
+    trace = replace(eager(60), facts=Facts(lines=Lines(40.0, 1_000, (line,))))
+    (finding,) = find(EagerOperators, trace) or ()
+    assert finding.saving is not None
+    assert finding.saving.expected_ns == 3 * (15 * 60_000 - CALL_NS)
+    assert finding.saving.low_ns == 3 * (15 * 60_000 - COSTLY_CALL_NS)
+
+
+def test_operators_that_fetch_input_are_not_compiled() -> None:
+    builder = TraceBuilder("tensorflow")
+    for number in range(3):
+        for call in range(21):
+            at = number * 2_100 + call * 100
+            name = "MatMul" if call else "IteratorGetNext"
+            builder.operator(f"EagerExecute: {name}", us(at), us(at + 40))
+        builder.step(number, us(number * 2_100), us(number * 2_100 + 2_100))
+    (finding,) = find(EagerOperators, builder.build()) or ()
+    assert "20 calls per step" in finding.summary
 
 
 def test_a_long_gap_in_a_step_that_is_mostly_eager_is_its_own() -> None:

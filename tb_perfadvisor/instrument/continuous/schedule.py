@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -26,11 +27,9 @@ _FEWEST: Final = 20
 """Among fewer steps, none is usual."""
 _RENEWED_EVERY: Final = 10
 """The median of a hundred steps takes ten microseconds, and changes slowly."""
-_SETTLED: Final = 5
+SETTLED: Final = 5
 _SETTLED_WITHIN: Final = 2.0
-"""Warm-up is over when the last steps take no more than twice their median: steps that compile or
-tune kernels take many times as long."""
-_LATEST_START: Final = 200
+LATEST_START: Final = 200
 """Steps that are uneven for longer are not warm-up."""
 _PAIR_REST: Final = 4
 """Steps from the end of the first recording to the rich one: writing slows what follows."""
@@ -51,6 +50,15 @@ _REST_SHARE: Final = 5
 _MANY: Final = 4
 _LEAST_REST: Final = 20
 """A recording of many times the planned steps is followed by many more that are not recorded."""
+
+
+def has_settled(durations: Iterable[float]) -> bool:
+    """Whether warm-up is over: the last steps take no more than twice their median.
+
+    Steps that compile or tune kernels take many times as long.
+    """
+    last = [*durations][-SETTLED:]
+    return len(last) == SETTLED and max(last) <= _SETTLED_WITHIN * statistics.median(last)
 
 
 class Plan(Struct, frozen=True):
@@ -197,10 +205,8 @@ class Schedule:
     def _is_warmed_up(self) -> bool:
         if self._count < self.plan.first:
             return False
-        if self.plan.is_fixed or self._count >= max(_LATEST_START, self.plan.first):
-            return True
-        last = [*self._durations][-_SETTLED:]
-        return len(last) == _SETTLED and max(last) <= _SETTLED_WITHIN * statistics.median(last)
+        is_late = self._count >= max(LATEST_START, self.plan.first)
+        return self.plan.is_fixed or is_late or has_settled(self._durations)
 
     def _early(self) -> Start | None:
         if self._count < (self.plan.early or 0):

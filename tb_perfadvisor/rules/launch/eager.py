@@ -17,6 +17,7 @@ from tb_perfadvisor.rules.examined_operators import calling_lines, place_of_obse
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
+from tb_perfadvisor.signals.host.busy_functions import side_work_share
 from tb_perfadvisor.signals.host.call_tree import place_of
 from tb_perfadvisor.signals.host.eager_steps import MOST_PART, eager_steps
 from tb_perfadvisor.signals.host.idle import LAUNCHING, OVERRIDING, IdleOwner, idle_without
@@ -54,6 +55,8 @@ class EagerOperators(Rule):
         trace = signals.trace
         duration = trace.events.duration_ns[eager.rows]
         recording_ns = profiler_overhead(signals).within_ns(eager.idle)
+        # Evaluations and what else not every step does stay as they are.
+        share = 1 - side_work_share(trace.facts.lines)
         subject = "No operator computes" if signals.device.is_host_only else "The device idles"
         yield Finding(
             instance=f"{count_per_step(len(eager.rows), 'operator', signals)}{in_loop(signals)}",
@@ -63,9 +66,9 @@ class EagerOperators(Rule):
                 " function."
             ),
             saving=Saving(
-                max(total_ns(eager.sure) - recording_ns - most_ns, 0),
-                total + filled_ns + (fused_ns - filled_ns) // 2 - called_ns,
-                total + fused_ns - least_ns,
+                max(int(share * total_ns(eager.sure)) - recording_ns - most_ns, 0),
+                max(int(share * (total + filled_ns + (fused_ns - filled_ns) // 2)) - called_ns, 0),
+                max(int(share * (total + fused_ns)) - least_ns, 0),
                 join(eager.idle, eager.fusible),
                 "modeled" if fused_ns else "measured",
                 (Remove(join(eager.spans, eager.idle)),),

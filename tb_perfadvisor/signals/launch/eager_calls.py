@@ -47,6 +47,7 @@ _FUSIBLE = frozenset({"loop fusion", "input fusion", "non-fusion elementwise", "
 
 # A name with two leading underscores is a function: a compiled graph.
 _EAGER_OPERATOR = regex(r"^EagerExecute: (?!__)\w+$")
+_INPUT_OPERATOR = regex(r"^EagerExecute: \w*(?:Dataset|Iterator)\w*$")
 _WRITES_FILES = regex(r"^EagerExecute: (?:SaveV2|MergeV2Checkpoints|WriteFile|Write\w*Summary)$")
 _FUNCTION = regex(r"^EagerExecute: __inference_\w+$")
 _FILLS = frozenset({"jit_broadcast_in_dim", "jit_full_like", "jit_ones_like", "jit_zeros_like"})
@@ -214,7 +215,8 @@ def _calls(trace: Trace) -> Int32:
     if trace.source.framework == "tensorflow":
         rows = trace.rows(EventKind.OPERATOR, EventKind.ANNOTATION)
         rows = _outermost(trace, rows[named(trace, rows, _EAGER_OPERATOR)])
-        # Compiled, saving variables takes as long.
+        # Compiled, saving variables takes as long, and fetching input is no part of the step.
+        rows = without(rows, rows[named(trace, rows, _INPUT_OPERATOR)])
         return without(rows, _writing(trace, rows))
     return np.empty(0, dtype=np.int32)
 
