@@ -54,7 +54,7 @@ def retimed(
 
 
 def _ordered(column: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
-    return column if is_repeated(column) else column[order]
+    return column[: order.size] if is_repeated(column) else column[order]
 
 
 def _renumbered(table: Any, new_row: Int32) -> Any:
@@ -64,9 +64,6 @@ def _renumbered(table: Any, new_row: Int32) -> Any:
     order = np.argsort(row, kind="stable")
     ordered = {name: _ordered(column, order) for name, column in columns.items()}
     return make_table(type(table), {**ordered, "row": row[order]})
-
-
-_ROWS_OF_EVENTS = ("parent", "launched_by", "forward")
 
 
 def part_of(trace: Trace, is_chosen: NDArray[np.bool_]) -> Trace:
@@ -101,26 +98,17 @@ def with_events(trace: Trace, is_kept: NDArray[np.bool_]) -> Trace:
     any more.
     """
     new_row = _numbered(is_kept)
-    events = {name: column[is_kept] for name, column in asdict(trace.events).items()}
-    for name in _ROWS_OF_EVENTS:
-        events[name] = new_row[events[name]]
+    rows = np.flatnonzero(is_kept)
+    events = {name: _ordered(column, rows) for name, column in asdict(trace.events).items()}
+    for name in _ROWS:
+        if not is_repeated(events[name]):  # -1 stays -1
+            events[name] = new_row[events[name]]
     return replace(
         trace,
         events=make_table(type(trace.events), events),
-        **{name: _of_events(getattr(trace, name), new_row) for name in _TABLES_OF_EVENTS},
+        **{name: _of_events(getattr(trace, name), new_row) for name in _TABLES},
         captured=_captured(trace.captured, new_row),
     )
-
-
-_TABLES_OF_EVENTS = [
-    "kernels",
-    "launches",
-    "copies",
-    "collectives",
-    "operators",
-    "hlo_events",
-    "iterators",
-]
 
 
 def _captured(table: CapturedTable, new_row: NDArray[np.int32]) -> CapturedTable:
@@ -139,9 +127,12 @@ def _numbered(is_kept: NDArray[np.bool_]) -> NDArray[np.int32]:
 def _of_events(table: Any, new_row: NDArray[np.int32]) -> Any:
     """A table of attributes with the rows of the events that stay."""
     columns = asdict(table)
-    row = new_row[columns["row"]]
-    kept = {name: column[row >= 0] for name, column in columns.items()}
-    return make_table(type(table), {**kept, "row": row[row >= 0]})
+    row = new_row[columns.pop("row")]
+    kept = np.flatnonzero(row >= 0)
+    return make_table(
+        type(table),
+        {"row": row[kept], **{name: _ordered(each, kept) for name, each in columns.items()}},
+    )
 
 
 def _rows(table: Table, is_kept: NDArray[np.bool_]) -> Table:

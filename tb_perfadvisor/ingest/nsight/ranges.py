@@ -19,7 +19,8 @@ from tb_perfadvisor.ingest.nsight.database import FINISHED, SEPARATOR, Database,
 from tb_perfadvisor.ingest.nsight.host_work import process_of
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Assembler, EventKind
-from tb_perfadvisor.trace.integer_groups import unique_inverse
+from tb_perfadvisor.trace.columns import joined
+from tb_perfadvisor.trace.integer_groups import is_in, unique_inverse
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
@@ -50,6 +51,10 @@ class Ranges(Struct, frozen=True):
     """String: the shapes of an operator's inputs."""
     may_cross: NDArray[np.bool_]
     """Ranges by start and end may cross others of their thread."""
+
+
+_BY_ID: Final = -1
+"""The place of the meaning of ranges without a text of their own."""
 
 
 class Spelled(Struct, frozen=True):
@@ -84,44 +89,68 @@ def is_operator(name: str, added: str) -> bool:
     return bool(added) and (added.startswith(", seq = ") or _OPERATOR.match(name) is not None)
 
 
-def without_numbers(text: str) -> tuple[str, int]:
-    """A range's text with 0 for the numbers that PyTorch added, and autograd's number of it.
+def without_numbers(texts: bytes) -> tuple[bytes, Int64]:
+    """Texts with 0 for the numbers that PyTorch added, and autograd's number of each.
 
-    PyTorch numbers the calls of operators, so hardly two texts of a recording are the same.
-
-    The text stays as it was if PyTorch added nothing; the number is -1 if there is none of
-    autograd.
+    PyTorch numbers the calls of operators, so hardly two texts of a recording are the same. Each
+    text ends with `SEPARATOR`. One stays as it was if what PyTorch added has another form; its
+    number is -1 then, and if there is none of autograd.
     """
-    head, of_call, call = text.partition(", op_id = ")
-    name, of_autograd, number = head.partition(", seq = ")
-    sizes = ""
-    if of_call and not call.isdecimal():
-        call, comma, sizes = call.partition(", input_op_ids = ")[0].partition(", ")
-        sizes = comma + sizes
-    elif of_autograd and not of_call:
-        number, comma, sizes = number.partition(", ")
-        sizes = comma + sizes
-    is_numbered = (not of_call or call.isdecimal()) and (
-        not of_autograd or (number.isdecimal() and len(number) <= _MOST_DIGITS)
-    )
-    if not is_numbered:
-        return text, -1
-    zeros = f"{of_autograd and ', seq = 0'}{of_call and ', op_id = 0'}"
-    return f"{name}{zeros}{sizes}", int(number) if of_autograd else -1
+    letters = np.frombuffer(texts, dtype=np.uint8)
+    ends = np.flatnonzero(letters == ord(SEPARATOR))
+    equal_signs = np.flatnonzero(letters == ord("="))
+    numbers = np.full((2, ends.size), -1)
+    found, is_kept = letters.copy(), np.ones(letters.size, dtype=bool)
+    is_odd = np.zeros(ends.size, dtype=bool)
+    for number, label in zip(numbers, (b", op_id = ", b", seq = "), strict=True):
+        first = _following(label, letters, equal_signs)
+        row, last, value = np.searchsorted(ends, first), first.copy(), np.zeros_like(first)
+        for _ in range(_MOST_DIGITS):
+            digit = letters[last] - np.uint8(ord("0"))  # other letters become large
+            is_digit = digit < 10
+            if not is_digit.any():
+                break
+            is_kept[last[is_digit]] = False
+            value = np.where(is_digit, 10 * value + digit, value)
+            last += is_digit
+        found[first], is_kept[first] = ord("0"), True
+        number[row] = value
+        is_odd[row] |= (last == first) | ~is_in(letters[last], (ord(SEPARATOR), ord(",")))
+        is_odd[row[1:][row[1:] == row[:-1]]] = True
+    first = _following(b", input_op_ids = ", letters, equal_signs)
+    for at, end in zip(first.tolist(), ends[np.searchsorted(ends, first)].tolist(), strict=True):
+        is_kept[at:end] = False
+    after = np.append(0, ends + 1)
+    for begin, end in zip(after[:-1][is_odd].tolist(), after[1:][is_odd].tolist(), strict=True):
+        found[begin:end], is_kept[begin:end] = letters[begin:end], True
+    return found[is_kept].tobytes(), np.where(is_odd, -1, numbers[1])
 
 
-class _Meanings(dict[Any, int]):
-    """The place of a range's meaning in `meanings`, by its text or the text's id."""
+def _following(
+    label: bytes, letters: NDArray[np.uint8], equal_signs: NDArray[np.intp]
+) -> NDArray[np.intp]:
+    """Where texts go on after a label that ends with an equal sign and a space."""
+    found = equal_signs[letters[equal_signs + 1] == label[-1]]
+    for before, letter in enumerate(reversed(label[:-2]), 1):
+        found = found[letters[found - before] == letter]
+    after: NDArray[np.intp] = found + 2
+    return after
+
+
+class _Meanings(dict[bytes | int, int]):
+    """The place of a range's meaning in `found`, by its text or the text's id."""
 
     def __init__(self, database: Database, assembler: Assembler) -> None:
-        super().__init__()
+        super().__init__({b"": _BY_ID})
         self.found: list[tuple[int, int, int, int, int]] = []
         """Name, kind, step, sequence and shapes."""
         self._strings = database.strings
         self._intern = assembler.intern
 
-    def __missing__(self, key: Any) -> int:
-        parts = spelled(key if isinstance(key, str) else self._strings.get(key, ""))
+    def __missing__(self, key: bytes | int) -> int:
+        parts = spelled(
+            self._strings.get(key, "") if isinstance(key, int) else key.decode("utf-8", "replace")
+        )
         is_annotation = not is_operator(parts.name, parts.added)
         kind = range_kind(parts.name, is_annotation=is_annotation)
         step = STEP.match(parts.name)
@@ -134,7 +163,7 @@ class _Meanings(dict[Any, int]):
                 self._intern(parts.shapes) if parts.shapes else -1,
             )
         )
-        self[key] = place = len(self)
+        self[key] = place = len(self.found) - 1
         return place
 
 
@@ -142,41 +171,38 @@ def read_ranges(database: Database, assembler: Assembler) -> Ranges:
     """All finished ranges."""
     meanings_by_text = _Meanings(database, assembler)
     wanted = ("start", "end", "eventType", "globalTid")
-    columns_of, places, sequences = [], [], []
+    blocks = []
     for table in database.parts_of("NVTX_EVENTS", *wanted):
         text = "text" if database.has(table, "text") else ""
         if not text and not database.has(table, "textId"):
             continue
-        columns = {name: name for name in (*wanted, "textId")}
-        for (*numbers, ids), texts in database.blocks(table, columns, text, _RANGES):
-            columns_of.append(np.array(numbers))
-            keys: list[tuple[Any, int]] = [(each, -1) for each in ids.tolist()]
-            if text:
-                found = texts.decode("utf-8", "replace").split(SEPARATOR.decode())[:-1]
-                pairs = zip(found, keys, strict=True)
-                keys = [without_numbers(each) if each else key for each, key in pairs]
-            places.append(np.array([meanings_by_text[key] for key, _ in keys], dtype=np.int32))
-            sequences.append(np.array([number for _, number in keys], dtype=np.int64))
-    none = np.empty((4, 0), np.int64)
-    start, end, event_type, thread = np.concatenate([none, *columns_of], axis=1)
+        read = database.blocks(table, {name: name for name in (*wanted, "textId")}, text, _RANGES)
+        for (start, end, event_type, thread, ids), texts in read:
+            texts, sequence = without_numbers(texts or SEPARATOR * ids.size)
+            found = [meanings_by_text[each] for each in texts.split(SEPARATOR)[:-1]]
+            place = np.array(found, dtype=np.int32)
+            has_id = place == _BY_ID
+            place[has_id] = [meanings_by_text[each] for each in ids[has_id].tolist()]
+            blocks.append(
+                {
+                    "start_ns": start.copy(),
+                    "duration_ns": end - start,
+                    "thread": thread.copy(),
+                    "place": place,
+                    "sequence": sequence,
+                    "may_cross": event_type == _START_END,
+                }
+            )
+    types = dict.fromkeys(("start_ns", "duration_ns", "thread", "sequence"), np.int64)
+    columns = joined(blocks, {**types, "place": np.int32, "may_cross": bool})
     meanings = np.array(meanings_by_text.found, dtype=np.int64).reshape(-1, 5)
-    place = np.concatenate([np.empty(0, np.int32), *places])
-    sequence = np.concatenate([np.empty(0, np.int64), *sequences])
+    place, sequence = columns.pop("place"), columns["sequence"]
     # Texts by id are few, and keep their numbers.
-    sequence = np.where(sequence >= 0, sequence, meanings[:, 3][place])
+    np.copyto(sequence, meanings[:, 3][place], where=sequence < 0)
     kind = meanings[:, 1].astype(np.uint8)[place]
+    sequence[kind != EventKind.OPERATOR] = -1
     name, step, shapes = (meanings[:, column].astype(np.int32)[place] for column in (0, 2, 4))
-    return Ranges(
-        start_ns=start,
-        duration_ns=end - start,
-        thread=thread,
-        name=name,
-        kind=kind,
-        step=step,
-        sequence=np.where(kind == EventKind.OPERATOR, sequence, -1),
-        shapes=shapes,
-        may_cross=event_type == _START_END,
-    )
+    return Ranges(**columns, name=name, kind=kind, step=step, shapes=shapes)
 
 
 _BACKWARD: Final = regex(r"\w+Backward\d*$|autograd::")

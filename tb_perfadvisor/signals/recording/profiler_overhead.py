@@ -81,8 +81,8 @@ def recording_pauses(trace: Trace, rows: Int32) -> Intervals:
         caller, calls = parent[index], is_call[index]
         # In half nanoseconds, a start lies just after its moment, and an end at it: so the last
         # bound up to a moment is a start before it, or an end until it.
-        starts, ends = events.start_ns[on_track], events.end_ns[on_track]
-        bounds = np.sort(np.concatenate((2 * starts + 1, 2 * ends)), kind="stable")
+        bounds = np.concatenate((2 * events.start_ns[on_track] + 1, 2 * events.end_ns[on_track]))
+        bounds.sort(kind="stable")
         at = last_before(bounds, 2 * start)
         gap_ns = start - np.where(at >= 0, bounds[at] >> 1, _NEVER)
         before_ns = _pause(start, gap_ns, start - events.start_ns[caller], calls)
@@ -95,8 +95,9 @@ def recording_pauses(trace: Trace, rows: Int32) -> Intervals:
         after_ns[order] = _pause(
             -end[order], gap_ns[order], (events.end_ns[caller] - end)[order], calls[order]
         )
-        from_ns += [start - before_ns, end]
-        until_ns += [start, end + after_ns]
+        was_before, was_after = np.flatnonzero(before_ns), np.flatnonzero(after_ns)
+        from_ns += [(start - before_ns)[was_before], end[was_after]]
+        until_ns += [start[was_before], (end + after_ns)[was_after]]
     return union(np.concatenate(from_ns), np.concatenate(until_ns)) if from_ns else EMPTY
 
 

@@ -149,12 +149,17 @@ def test_ranges_of_pytorch_are_operators(path: Path) -> None:
         ("epoch, seq = seven", "epoch, seq = seven", -1),
         ("a, op_id = b, op_id = 3", "a, op_id = b, op_id = 3", -1),
         ("a, seq = 1234567890123456789", "a, seq = 1234567890123456789", -1),
+        ("a, seq = 1, seq = 2", "a, seq = 1, seq = 2", -1),
+        ("loss = 12", "loss = 12", -1),
         ("", "", -1),
     ],
 )
 def test_calls_of_an_operator_have_the_same_text(text: str, same: str, sequence: int) -> None:
-    found, number = without_numbers(text)
-    assert number == sequence
+    others = ["aten::add, seq = 91, op_id = 92", "a, op_id = ", "forward"]
+    block, numbers = without_numbers(b"".join(f"{each}\0".encode() for each in [text, *others]))
+    assert numbers.tolist() == [sequence, 91, -1, -1]
+    found, *rest = block.decode().split("\0")[:-1]
+    assert rest == ["aten::add, seq = 0, op_id = 0", *others[1:]]
     assert found.endswith(same) or same in found
     parts, before = spelled(found), spelled(text)
     assert (parts.name, parts.shapes) == (before.name, before.shapes)
