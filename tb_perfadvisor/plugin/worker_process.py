@@ -26,6 +26,7 @@ from tb_perfadvisor.execution.execution import (
     collect_rarely,
     command_of,
     environment_of_child,
+    keep_freed_memory,
     say,
 )
 from tb_perfadvisor.execution.limits import limit_memory
@@ -144,6 +145,7 @@ def serve(run: Callable[[str, Sequence[str]], int], prepare: Callable[[], None])
         os.nice(_NICENESS)
     prepare()
     collect_rarely()
+    keep_freed_memory()
     for module, *arguments in jobs:
         status = run(module, arguments)
         stays = status == 0 and _most_bytes() < _MOST_KEPT_BYTES
