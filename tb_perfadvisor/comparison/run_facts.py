@@ -17,13 +17,12 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.names import report_name
 from tb_perfadvisor.engine.analysis import Analysis, RankedFinding
 from tb_perfadvisor.rules.finding import Saving
-from tb_perfadvisor.signals import Cause, Signals
+from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.placement import computes
 from tb_perfadvisor.signals.core.precision import width_of_types
 from tb_perfadvisor.signals.efficiency.costliest_work import module_times
 from tb_perfadvisor.signals.work.matrix_work import batch_size
 from tb_perfadvisor.trace import Precision
-from tb_perfadvisor.trace.intervals import intersect, total_ns
 from tb_perfadvisor.trace.names import without_number
 
 MAX_NAMES = 1_000
@@ -310,16 +309,13 @@ def _finding(ranked: RankedFinding, signals: Signals) -> FindingFacts:
 
 
 def _saving(saving: Saving, signals: Signals) -> SavingFacts:
-    claims = {
-        cause.value: total_ns(intersect(saving.claims, signals.attribution.intervals[cause]))
-        for cause in Cause
-    }
+    claims = signals.attribution.within_ns(saving.claims)
     return SavingFacts(
         low_ns=saving.low_ns,
         expected_ns=saving.expected_ns,
         high_ns=saving.high_ns,
         basis=saving.basis,
-        claims={cause: claimed for cause, claimed in claims.items() if claimed},
+        claims={cause.value: claimed for cause, claimed in claims.items() if claimed},
     )
 
 

@@ -29,7 +29,7 @@ from tb_perfadvisor.signals.host.queued_waits import queued_waits
 from tb_perfadvisor.signals.recording.completeness import start_up
 from tb_perfadvisor.signals.snapshots.course import memory_course
 from tb_perfadvisor.signals.workload.workload import workload
-from tb_perfadvisor.trace.intervals import Intervals, intersect, join, total_ns
+from tb_perfadvisor.trace.intervals import Intervals, join, shared_ns, total_ns
 from tb_perfadvisor.trace.names import short_annotation
 from tb_perfadvisor.units import format_bytes, format_duration, format_share
 
@@ -189,9 +189,7 @@ def _share_of_whole(signals: Signals, share: float | None) -> str:
 def _what_costs(signals: Signals, claims: Intervals) -> str:
     """The cause that most of some time has, and the share of the step that it takes in all."""
     attribution = signals.attribution
-    overlap_ns = {
-        cause: total_ns(intersect(claims, found)) for cause, found in attribution.intervals.items()
-    }
+    overlap_ns = attribution.within_ns(claims)
     computing_ns = sum(overlap_ns.get(cause, 0) for cause in (*COMPUTE, Cause.HOST_COMPUTE))
     others = {
         cause: overlap
@@ -263,8 +261,13 @@ def _notable(signals: Signals) -> Cause | None:
 def _is_claimed(intervals: Intervals, findings: Sequence[RankedFinding]) -> bool:
     """Whether a finding may save a good part of some time."""
     limits = (limits_of(each.finding) for each in findings)
-    claims = join(*(each.claims for each in limits if each is not None))
-    return total_ns(intersect(claims, intervals)) > NOTABLE_SHARE * total_ns(intervals)
+    claims = [each.claims for each in limits if each is not None]
+    least_ns = NOTABLE_SHARE * total_ns(intervals)
+    # One often claims enough of it.
+    return (
+        any(shared_ns(some, intervals) > least_ns for some in claims)
+        or shared_ns(join(*claims), intervals) > least_ns
+    )
 
 
 def _how_near(signals: Signals) -> str:

@@ -39,9 +39,8 @@ from tb_perfadvisor.rules.finding import Finding, Saving, Severity, severity_by_
 from tb_perfadvisor.signals.core.steps.steps import Steps
 from tb_perfadvisor.trace.intervals import (
     Intervals,
-    intersect,
     overlap_ns,
-    total_ns,
+    shared_ns,
 )
 from tb_perfadvisor.whatif import Fix
 
@@ -164,7 +163,7 @@ def _is_part(finding: Finding, general: Finding | None) -> bool:
     part, whole = limits_of(finding), limits_of(general)
     if part is None or whole is None:
         return True
-    inside_ns = total_ns(intersect(part.claims, whole.claims))
+    inside_ns = shared_ns(part.claims, whole.claims)
     return inside_ns >= PART_SHARE * part.claimed_ns
 
 

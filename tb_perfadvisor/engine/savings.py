@@ -32,6 +32,7 @@ from tb_perfadvisor.trace.intervals import (
     join,
     minus,
     overlap_ns,
+    shared_ns,
     total_ns,
     union,
 )
@@ -288,14 +289,14 @@ def _most_time_taken_ns(kind: EventKind, signals: Signals, work: Intervals) -> i
     """
     trace, events = signals.trace, signals.trace.events
     rows = trace.rows(kind)
-    overlap_ns = total_ns(intersect(work, union(events.start_ns[rows], events.end_ns[rows])))
+    overlap_ns = shared_ns(work, union(events.start_ns[rows], events.end_ns[rows]))
     if overlap_ns == 0:
         return 0
     busy_ns = 0
     for _, places in places_by_value(events.track[rows]):
         of_track = rows[places]
         busy = union(events.start_ns[of_track], events.end_ns[of_track])
-        busy_ns += total_ns(intersect(busy, work))
+        busy_ns += shared_ns(busy, work)
     return overlap_ns * busy_ns // (busy_ns + overlap_ns)
 
 
@@ -402,7 +403,7 @@ def _without_recording(saving: Saving, host_code: Intervals, signals: Signals) -
     cost_ns = profiler_overhead(signals).within_ns(host_code)
     steps = simulation(signals) if cost_ns and saving.fix else None
     if isinstance(steps, Simulation) and steps.leaves_out_pauses(*saving.fix):
-        cost_ns = max(cost_ns - total_ns(intersect(steps.pauses, host_code)), 0)
+        cost_ns = max(cost_ns - shared_ns(steps.pauses, host_code), 0)
     if cost_ns == 0:
         return saving
     expected_ns = max(saving.expected_ns - cost_ns, 0)

@@ -27,7 +27,7 @@ from tb_perfadvisor.signals.recording.hints import LOST_WORK
 from tb_perfadvisor.signals.workload.fit import first_fitting
 from tb_perfadvisor.signals.workload.workload import workload
 from tb_perfadvisor.trace import BUSY_KINDS
-from tb_perfadvisor.trace.intervals import intersect, total_ns
+from tb_perfadvisor.trace.intervals import shared_ns, total_ns
 from tb_perfadvisor.units import format_duration, format_share
 
 MOST_SHARE = 0.5
@@ -228,7 +228,7 @@ def abstaining(outcomes: Sequence[RuleOutcome], signals: Signals) -> tuple[RuleO
         if claims is None:
             return True
         claimed_ns = total_ns(claims.claims)
-        return total_ns(intersect(claims.claims, busy)) * 2 >= claimed_ns > 0
+        return shared_ns(claims.claims, busy) * 2 >= claimed_ns > 0
 
     lost = Missing(Need.DEVICE_EVENTS, reason, first_fitting(LOST_WORK, workload(signals)))
     kept = []

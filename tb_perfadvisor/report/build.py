@@ -39,7 +39,6 @@ from tb_perfadvisor.signals.efficiency.utilization import Reference, references
 from tb_perfadvisor.signals.host.call_tree import source_line
 from tb_perfadvisor.signals.recording.compile_log import is_only_log
 from tb_perfadvisor.signals.workload.workload import Aspect, workload
-from tb_perfadvisor.trace.intervals import intersect, total_ns
 
 # Claims touch other causes at their ends; a finding is not about those.
 _LEAST_CAUSE_SHARE = 0.01
@@ -324,14 +323,10 @@ def _larger_batch(finding: Finding) -> model.LargerBatchInfo | None:
 
 def _causes(ranked: RankedFinding, signals: Signals) -> list[str]:
     """The causes that the breakdown gives to the time that a finding claims, the largest first."""
-    claimed_ns = {
-        cause.value: total_ns(intersect(ranked.claims, intervals))
-        for cause, intervals in signals.attribution.intervals.items()
-        if len(intervals)
-    }
+    claimed_ns = signals.attribution.within_ns(ranked.claims)
     by_time = sorted(claimed_ns, key=lambda cause: -claimed_ns[cause])
     least_ns = _LEAST_CAUSE_SHARE * sum(claimed_ns.values())
-    return [cause for cause in by_time if claimed_ns[cause] > least_ns]
+    return [cause.value for cause in by_time if claimed_ns[cause] > least_ns]
 
 
 def _heading(ranked: RankedFinding, others: Sequence[RankedFinding]) -> str:

@@ -178,7 +178,8 @@ class Assembler:
     def link_forward(self, backward: ArrayLike, forward: ArrayLike) -> None:
         """Link backward nodes to their forward operators, both by provisional id."""
         pair = (np.asarray(backward, dtype=np.int64), np.asarray(forward, dtype=np.int64))
-        self._forward.append(pair)
+        if pair[0].size:
+            self._forward.append(pair)
 
     def finish(
         self,

@@ -32,7 +32,7 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
     table = _occurrence_table(values)
     if table is None:
         # NumPy 2.4 hashes the values, which takes a hundred times as long if most are distinct.
-        ordered = np.sort(values, axis=None)
+        ordered = np.sort(values, axis=None, kind="stable")  # most come in runs
         unique: NDArray[Any] = ordered[np.append(True, ordered[1:] != ordered[:-1])]
         return unique
     least, occurs = table
@@ -99,8 +99,8 @@ def unique_inverse(values: NDArray[Any]) -> tuple[NDArray[Any], Int64]:
     """
     table = _occurrence_table(values)
     if table is None:
-        unique, inverse = np.unique(values, return_inverse=True)
-        return unique, inverse.reshape(-1)
+        unique = distinct(values)
+        return unique, np.searchsorted(unique, values)
     least, occurs = table
     unique = (np.flatnonzero(occurs) + least).astype(values.dtype)
     if unique.size < _FEW_VALUES and len(occurs) > values.size:  # no second large table

@@ -82,23 +82,33 @@ def crowded(*parts: Intervals) -> Intervals:
 
 def intersect(left: Intervals, right: Intervals) -> Intervals:
     """The times in both sets."""
+    start_ns, end_ns = _shared(left, right)
+    both = start_ns < end_ns
+    return _pairs(start_ns[both], end_ns[both]) if both.any() else EMPTY
+
+
+def shared_ns(left: Intervals, right: Intervals) -> int:
+    """The total length of the times in both sets."""
+    start_ns, end_ns = _shared(left, right)
+    return int(np.maximum(end_ns - start_ns, 0).sum())
+
+
+def _shared(left: Intervals, right: Intervals) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Starts and ends of the times in both sets, among others that end before they start."""
     if len(left) == 0 or len(right) == 0:
-        return EMPTY
+        return EMPTY[:, 0], EMPTY[:, 1]
     if len(left) > len(right):
         left, right = right, left  # fewer intervals are looked up
     if len(left) * _MOST_PER_LOOKUP > len(right):
         # No three overlap, so two do from each start until the end that comes next.
-        start_ns = np.sort(np.concatenate((left[:, 0], right[:, 0])), kind="stable")[1:]
-        end_ns = np.sort(np.concatenate((left[:, 1], right[:, 1])), kind="stable")[:-1]
-        both = start_ns < end_ns
-        return _pairs(start_ns[both], end_ns[both]) if both.any() else EMPTY
+        start_ns = np.sort(np.concatenate((left[:, 0], right[:, 0])), kind="stable")
+        end_ns = np.sort(np.concatenate((left[:, 1], right[:, 1])), kind="stable")
+        return start_ns[1:], end_ns[:-1]
     # For each interval of `left`, the run of intervals of `right` that overlap it.
     starts = right[:, 0]
     first = np.searchsorted(right[:, 1], left[:, 0], side="right")
     first = first[: np.searchsorted(first, len(right))]
     left_row = np.flatnonzero(starts[first] < left[: len(first), 1])
-    if not left_row.size:
-        return EMPTY
     right_row, ends = first[left_row], left[left_row, 1]
     following = np.minimum(right_row + 1, len(right) - 1)
     # Most overlap one.
@@ -107,7 +117,7 @@ def intersect(left: Intervals, right: Intervals) -> Intervals:
         left_row = np.repeat(left_row, count)
         offset = np.arange(left_row.size) - np.repeat(np.cumsum(count) - count, count)
         right_row = np.repeat(right_row, count) + offset
-    return _pairs(
+    return (
         np.maximum(left[left_row, 0], right[right_row, 0]),
         np.minimum(left[left_row, 1], right[right_row, 1]),
     )

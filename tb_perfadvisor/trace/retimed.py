@@ -38,12 +38,8 @@ def retimed(
     start, end = columns["start_ns"][rows], (columns["start_ns"] + columns["duration_ns"])[rows]
     enclosing = enclosing_rows(start, end, columns["track"][rows])
     columns["parent"][rows] = np.where(enclosing >= 0, rows[enclosing], -1)
-    captured = trace.captured
     changes: dict[str, Any] = {name: _renumbered(getattr(trace, name), new_row) for name in _TABLES}
-    changes["captured"] = make_table(
-        type(captured),
-        {"row": new_row[captured.row], "operator": new_row[captured.operator]},
-    )
+    changes["captured"] = _captured(trace.captured, new_row)
     for name in ("memory", "counters"):
         table = getattr(trace, name)
         changes[name] = make_table(type(table), {**asdict(table), "at_ns": table.at_ns - origin_ns})
@@ -58,10 +54,10 @@ def _ordered(column: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _renumbered(table: Any, new_row: Int32) -> Any:
-    """A table of attributes with the new rows of its events, in their order."""
+    """A table of attributes with the new rows of the events that stay, in their order."""
     columns = asdict(table)
-    row = new_row[columns["row"]]
-    order = np.argsort(row, kind="stable")
+    row = new_row[columns.pop("row")]
+    order = np.argsort(row, kind="stable")[np.count_nonzero(row < 0) :]
     ordered = {name: _ordered(column, order) for name, column in columns.items()}
     return make_table(type(table), {**ordered, "row": row[order]})
 
@@ -106,7 +102,7 @@ def with_events(trace: Trace, is_kept: NDArray[np.bool_]) -> Trace:
     return replace(
         trace,
         events=make_table(type(trace.events), events),
-        **{name: _of_events(getattr(trace, name), new_row) for name in _TABLES},
+        **{name: _renumbered(getattr(trace, name), new_row) for name in _TABLES},
         captured=_captured(trace.captured, new_row),
     )
 
@@ -122,17 +118,6 @@ def _numbered(is_kept: NDArray[np.bool_]) -> NDArray[np.int32]:
     number = np.full(len(is_kept) + 1, -1, dtype=np.int32)
     number[:-1][is_kept] = np.arange(int(is_kept.sum()), dtype=np.int32)
     return number
-
-
-def _of_events(table: Any, new_row: NDArray[np.int32]) -> Any:
-    """A table of attributes with the rows of the events that stay."""
-    columns = asdict(table)
-    row = new_row[columns.pop("row")]
-    kept = np.flatnonzero(row >= 0)
-    return make_table(
-        type(table),
-        {"row": row[kept], **{name: _ordered(each, kept) for name, each in columns.items()}},
-    )
 
 
 def _rows(table: Table, is_kept: NDArray[np.bool_]) -> Table:

@@ -33,6 +33,7 @@ from tb_perfadvisor.trace.intervals import (
     intersect,
     join,
     overlap_ns,
+    shared_ns,
     total_ns,
     union,
 )
@@ -159,7 +160,7 @@ def _hidden_ns(signals: Signals, program: Program) -> int:
     unseen = complement(shown, program.start_ns, program.end_ns)
     longest_ns = min(LONGEST_PAUSE_NS, signals.steps.window_ns // signals.steps.count // 100)
     unseen = unseen[unseen[:, 1] - unseen[:, 0] > longest_ns]
-    return total_ns(intersect(unseen, signals.device.busy))
+    return shared_ns(unseen, signals.device.busy)
 
 
 def _depends_on_host(*fixes: Fix) -> bool:
@@ -190,7 +191,7 @@ class OtherRanks(Struct, frozen=True):
         """The most that a change can save of the used window, given the time that it claims."""
         left = np.array(
             [
-                1 - total_ns(intersect(claims, intervals)) / max(1, total_ns(intervals))
+                1 - shared_ns(claims, intervals) / max(1, total_ns(intervals))
                 for intervals in self.intervals
             ]
         )

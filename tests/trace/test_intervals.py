@@ -21,6 +21,7 @@ from tb_perfadvisor.trace.intervals import (
     minus,
     overlap_ns,
     overlap_once_ns,
+    shared_ns,
     single,
     total_ns,
     union,
@@ -73,6 +74,7 @@ def test_set_operations(left: list[tuple[int, int]], right: list[tuple[int, int]
     ):
         assert_canonical(result)
         assert times_in(result) == expected
+    assert shared_ns(a, b) == len(times_in(a) & times_in(b))
     # The parts of a split add up to the whole, exactly.
     assert total_ns(intersect(a, b)) + total_ns(minus(a, b)) == total_ns(a)
 

@@ -266,10 +266,10 @@ def _add_collectives(
 
 
 def _add_copies(assembler: Assembler, copies: Columns, processes: Processes) -> None:
-    triples = np.stack([copies["kind"], copies["source"], copies["target"]], axis=1)
-    different, of_copy = np.unique(triples, axis=0, return_inverse=True)
+    triples = [copies["kind"], copies["source"], copies["target"]]
+    first, of_copy = group_rows(*triples)
     names, directions, pageable = [], [], []
-    for kind, source, target in different.tolist():
+    for kind, source, target in np.stack(triples, axis=1)[first].tolist():
         short, direction = _COPY_KINDS.get(kind, ("", CopyDirection.UNKNOWN))
         ends = [_MEMORIES.get(memory, "") for memory in (source, target)]
         named = f" ({ends[0]} -> {ends[1]})" if all(ends) else ""
@@ -277,7 +277,6 @@ def _add_copies(assembler: Assembler, copies: Columns, processes: Processes) -> 
         directions.append(direction)
         memories = {source, target}
         pageable.append(1 if _PAGEABLE in memories else 0 if _PINNED in memories else -1)
-    of_copy = of_copy.reshape(-1)
     rows = _add_events(
         assembler, copies, processes, EventKind.COPY, assembler.intern_all(names)[of_copy]
     )

@@ -29,6 +29,7 @@ from tb_perfadvisor.trace.intervals import (
     intersect,
     join,
     overlap_ns,
+    shared_ns,
     total_ns,
     union,
 )
@@ -229,7 +230,7 @@ def idle_by_host_state(signals: Signals, intervals: Intervals, recording_ns: int
     replaying = union(trace.events.start_ns[replays], trace.events.end_ns[replays])
 
     def idle_ns(*causes: Cause) -> int:
-        return total_ns(intersect(attribution.of(*causes), intervals))
+        return shared_ns(attribution.of(*causes), intervals)
 
     rows: list[tuple[Cell, ...]] = [
         ("in launch calls", idle_ns(Cause.LAUNCHING)),
@@ -239,7 +240,7 @@ def idle_by_host_state(signals: Signals, intervals: Intervals, recording_ns: int
         ("of the above: recording (estimated)", recording_ns),
     ]
     if len(replays):
-        in_replays = total_ns(intersect(replaying, intervals))
+        in_replays = shared_ns(replaying, intervals)
         rows.append(("of the above: launches of graphs", in_replays))
     return Table(
         "What the host did while the device idled",

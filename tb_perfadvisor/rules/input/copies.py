@@ -40,10 +40,10 @@ from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, without
 from tb_perfadvisor.trace.intervals import (
     Intervals,
-    intersect,
     join,
     minus,
     overlap_once_ns,
+    shared_ns,
     total_ns,
     union,
 )
@@ -207,7 +207,7 @@ class ExposedCopies(Rule):
         rows, exposed = rows[exposed > 0], exposed[exposed > 0]
         within = rows[_directions(trace, rows) == CopyDirection.DEVICE_TO_DEVICE]
         # Some copies within the device are needed, and overlapping compute slows both.
-        kept_ns = total_ns(intersect(claims, _time_of(trace, within))) // 2
+        kept_ns = shared_ns(claims, _time_of(trace, within)) // 2
         # The host waits for copies from pageable memory, so they cannot be hidden: pin them.
         pinned = _pinned(signals)
         kept_ns += time_when_pinned_ns(signals, claims) if pinned else 0

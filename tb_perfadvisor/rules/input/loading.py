@@ -43,6 +43,7 @@ from tb_perfadvisor.trace.intervals import (
     intersect,
     join,
     overlap_ns,
+    shared_ns,
     total_ns,
     union,
 )
@@ -340,7 +341,7 @@ class SmallFileReads(Rule):
             return
         calls = union(events.start_ns[rows], events.end_ns[rows])
         claims = intersect(stall, input_stages(signals).intervals[Stage.READING])
-        opening_ns = total_ns(intersect(claims, calls))
+        opening_ns = shared_ns(claims, calls)
         if self.is_minor(opening_ns, signals):
             return
         # Operations that read whole files do not separate opening from reading.

@@ -43,6 +43,7 @@ from tb_perfadvisor.trace.intervals import (
     intersect,
     join,
     overlap_ns,
+    shared_ns,
     total_ns,
     union,
 )
@@ -223,7 +224,7 @@ class TfdataPerElementMap(SlowPipeline):
         claims = stalls_of(pipelines, nodes)
         count = sum(int(pipelines.function_count[node]) for node in nodes)
         running = join(*(pipelines.work[node] for node in nodes))
-        saved_ns = total_ns(claims) - total_ns(intersect(claims, running))
+        saved_ns = total_ns(claims) - shared_ns(claims, running)
         if self.is_minor(saved_ns, signals):
             return
         mean_ns = sum(int(pipelines.function_ns[node]) for node in nodes) / count

@@ -53,7 +53,7 @@ from tb_perfadvisor.signals.steps.timed_run import (
 from tb_perfadvisor.soundness.waits import waiting_calls
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import is_in
-from tb_perfadvisor.trace.intervals import intersect, overlap_ns, total_ns, union
+from tb_perfadvisor.trace.intervals import overlap_ns, shared_ns, total_ns, union
 from tb_perfadvisor.trace.tables import Int64
 from tb_perfadvisor.training.pauses import find_delays
 from tb_perfadvisor.training.progress import Progress
@@ -520,7 +520,7 @@ class WarmUpInProfile(Rule):
         waits = union(gaps.start_ns[~gaps.is_queued], gaps.end_ns[~gaps.is_queued])
         idle = overlap_ns(waits, events.start_ns[rows], events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
-        total = total_ns(intersect(waits, union(events.start_ns[rows], events.end_ns[rows])))
+        total = shared_ns(waits, union(events.start_ns[rows], events.end_ns[rows]))
         share = share_of_window(total, signals)
         if len(rows) == 0 or share < self.minimum_share:
             return

@@ -51,6 +51,7 @@ from tb_perfadvisor.trace.intervals import (
     join,
     minus,
     overlap_ns,
+    shared_ns,
     single,
     total_ns,
     union,
@@ -81,6 +82,10 @@ class Attribution(Struct, frozen=True):
     def share(self, *causes: Cause) -> float | None:
         """Share of the window that some causes take; None for an empty window."""
         return self.total_ns(*causes) / self.window_ns if self.window_ns else None
+
+    def within_ns(self, intervals: Intervals) -> dict[Cause, int]:
+        """How long each cause lasts within some intervals."""
+        return {cause: shared_ns(intervals, found) for cause, found in self.intervals.items()}
 
     def of(self, *causes: Cause) -> Intervals:
         """The intervals of some causes together."""

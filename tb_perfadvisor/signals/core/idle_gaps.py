@@ -23,6 +23,7 @@ from tb_perfadvisor.trace.intervals import (
     intersect,
     join,
     overlap_ns,
+    shared_ns,
     single,
     total_ns,
     union,
@@ -206,7 +207,7 @@ def waits_for_batches(
     kernels = rows[events.kind[rows] == EventKind.KERNEL]
     launching = distinct(events.track[events.launched_by[kernels]])
     is_own = is_in(events.track[events.launched_by[batches]], launching).any()
-    is_seen = 2 * total_ns(intersect(late, blocked)) > total_ns(late)
+    is_seen = 2 * shared_ns(late, blocked) > total_ns(late)
     return EMPTY if is_own and not is_seen and rhythm(of_batch) is None else late
 
 

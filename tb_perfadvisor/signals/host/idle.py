@@ -48,6 +48,7 @@ from tb_perfadvisor.trace.intervals import (
     join,
     minus,
     overlap_ns,
+    shared_ns,
     total_ns,
     union,
 )
@@ -358,7 +359,7 @@ def is_python_in_single_step(signals: Signals, claims: Intervals) -> bool:
     One-time work, such as loading a library or allocating memory, is mostly native code.
     """
     steps = signals.steps
-    python_ns = total_ns(intersect(claims, signals.attribution.intervals[Cause.PYTHON]))
+    python_ns = shared_ns(claims, signals.attribution.intervals[Cause.PYTHON])
     return len(steps) == 1 and not steps.is_inferred and 2 * python_ns > total_ns(claims)
 
 

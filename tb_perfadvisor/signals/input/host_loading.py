@@ -34,6 +34,7 @@ from tb_perfadvisor.trace.intervals import (
     join,
     minus,
     overlap_ns,
+    shared_ns,
     single,
     total_ns,
     union,
@@ -118,7 +119,7 @@ def host_loading(signals: Signals) -> HostLoading | None:
         return None
     events = signals.trace.events
     fetches = union(events.start_ns[rows], events.end_ns[rows])
-    fetch_ns = total_ns(intersect(signals.attribution.intervals[Cause.INPUT], fetches))
+    fetch_ns = shared_ns(signals.attribution.intervals[Cause.INPUT], fetches)
     machine = signals.trace.facts.machine
     loader = loader_in_process(signals)
     fits = _fits(loader, machine.usable_memory_bytes)
@@ -253,13 +254,13 @@ def loading_apart(signals: Signals) -> LoadingApart | None:
     rows = rows[overlap_ns(window, events.start_ns[rows], events.end_ns[rows]) > 0]
     fetches = intersect(union(events.start_ns[rows], events.end_ns[rows]), window)
     loading_ns = total_ns(fetches)
-    stall_ns = total_ns(intersect(signals.attribution.intervals[Cause.INPUT], fetches))
+    stall_ns = shared_ns(signals.attribution.intervals[Cause.INPUT], fetches)
     waits = waiting_calls(signals.trace)
     waits = waits[events.track[waits] == signals.step_track]
     waiting = union(events.start_ns[waits], events.end_ns[waits])
     host_ns = total_ns(minus(minus(window, fetches), waiting))
     handing_over_ns = _HAND_OVER_NS * len(rows)
-    best_ns = max(window_ns - stall_ns, total_ns(intersect(signals.device.busy, window)))
+    best_ns = max(window_ns - stall_ns, shared_ns(signals.device.busy, window))
     # The device waits while it is handed a batch, unless it works for that long during the fetch.
     waited_ns = overlap_ns(
         signals.attribution.intervals[Cause.INPUT], events.start_ns[rows], events.end_ns[rows]

@@ -29,6 +29,7 @@ from tb_perfadvisor.trace.intervals import (
     intersect,
     join,
     minus,
+    shared_ns,
     total_ns,
     union,
 )
@@ -134,7 +135,7 @@ def eager_calls(signals: Signals) -> EagerCalls:
         # The Python of a step that is mostly eager is the step's own: compiled, none of it runs.
         # What stops a program at any place stops mostly that.
         usual = minus(idle, accidental_gaps(signals))
-        is_eager = total_ns(intersect(induced, usual)) > _EAGER_SHARE * total_ns(usual)
+        is_eager = shared_ns(induced, usual) > _EAGER_SHARE * total_ns(usual)
         owned = idle if is_eager else induced
         called_ns = _called_ns(signals)
         if trace.source.framework == "jax":

@@ -17,7 +17,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, last_before, overlap_ns, union
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, join, last_before, overlap_ns, union
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 # A profiler collects an operator's shapes and call stack before the operator's start, and writes
@@ -66,39 +66,39 @@ def recording_pauses(trace: Trace, rows: Int32) -> Intervals:
     A pause is at most the gap between an operator and the previous or next event on its thread.
     """
     events, is_call = trace.events, _calls(trace, rows)
-    parent = events.parent[rows]
-    from_ns: list[Int64] = []
-    until_ns: list[Int64] = []
     others = np.flatnonzero(events.kind != EventKind.PYTHON)
     others_by_track = {
         track: others[places] for track, places in places_by_value(events.track[others])
     }
-    for track, index in places_by_value(events.track[rows]):
-        if not is_call[index].any():
-            continue
-        on_track = others_by_track[track]
-        start, end = events.start_ns[rows[index]], events.end_ns[rows[index]]
-        caller, calls = parent[index], is_call[index]
-        # In half nanoseconds, a start lies just after its moment, and an end at it: so the last
-        # bound up to a moment is a start before it, or an end until it.
-        bounds = np.concatenate((2 * events.start_ns[on_track] + 1, 2 * events.end_ns[on_track]))
-        bounds.sort(kind="stable")
-        at = last_before(bounds, 2 * start)
-        gap_ns = start - np.where(at >= 0, bounds[at] >> 1, _NEVER)
-        before_ns = _pause(start, gap_ns, start - events.start_ns[caller], calls)
-        # With time reversed, the pause after an operator is the pause before it. From the other
-        # side, an end lies just before its moment, which is the same order.
-        order = np.argsort(-end, kind="stable")
-        at = np.searchsorted(bounds, 2 * end + 1)
-        gap_ns = np.where(at < bounds.size, bounds[at % bounds.size] >> 1, -_NEVER) - end
-        after_ns = np.empty_like(before_ns)
-        after_ns[order] = _pause(
-            -end[order], gap_ns[order], (events.end_ns[caller] - end)[order], calls[order]
-        )
-        was_before, was_after = np.flatnonzero(before_ns), np.flatnonzero(after_ns)
-        from_ns += [(start - before_ns)[was_before], end[was_after]]
-        until_ns += [start[was_before], (end + after_ns)[was_after]]
-    return union(np.concatenate(from_ns), np.concatenate(until_ns)) if from_ns else EMPTY
+    pauses = [
+        _pauses_of_thread(trace, rows[places], is_call[places], others_by_track[track])
+        for track, places in places_by_value(events.track[rows])
+        if is_call[places].any()
+    ]
+    return join(*pauses)
+
+
+def _pauses_of_thread(trace: Trace, rows: Int32, is_call: Bool, others: Int64) -> Intervals:
+    """The pauses around some operators of a thread. `others` are all of its events."""
+    events = trace.events
+    start, end, caller = events.start_ns[rows], events.end_ns[rows], events.parent[rows]
+    # In half nanoseconds, a start lies just after its moment, and an end at it: so the last
+    # bound up to a moment is a start before it, or an end until it.
+    bounds = np.concatenate((2 * events.start_ns[others] + 1, 2 * events.end_ns[others]))
+    bounds.sort(kind="stable")
+    at = last_before(bounds, 2 * start)
+    gap_ns = start - np.where(at >= 0, bounds[at] >> 1, _NEVER)
+    before_ns = _pause(start, gap_ns, start - events.start_ns[caller], is_call)
+    # With time reversed, the pause after an operator is the pause before it. From the other
+    # side, an end lies just before its moment, which is the same order.
+    order = np.argsort(-end, kind="stable")
+    at = np.searchsorted(bounds, 2 * end + 1)
+    gap_ns = np.where(at < bounds.size, bounds[at % bounds.size] >> 1, -_NEVER) - end
+    after_ns = np.empty_like(before_ns)
+    after_ns[order] = _pause(
+        -end[order], gap_ns[order], (events.end_ns[caller] - end)[order], is_call[order]
+    )
+    return join(union(start - before_ns, start), union(end, end + after_ns))
 
 
 def _pause(at_ns: Int64, gap_ns: Int64, since_call_ns: Int64, is_call: Bool) -> Int64:

@@ -283,7 +283,7 @@ def work_for_16_bits(signals: Signals, minimum_ratio: float) -> WorkFor16Bits | 
     lighter = _lighter(signals)
     lighter_ns = signals.trace.events.duration_ns[lighter]
     rows = np.concatenate((products.rows, lighter))
-    order = np.argsort(rows)
+    order = np.argsort(rows, kind="stable")
     return WorkFor16Bits(
         facts.name,
         peaks,
