@@ -29,7 +29,6 @@ SLOW = """
     gpu 7  |.....KKKKK|.....KKKKK|.....KKKKK|
 """
 NOTE = b'{"finding": "input-stall", "wont_fix": true, "text": "It is meant."}'
-NO_NOTE = b'{"finding": "input-stall"}'
 TUNNEL = "a1b2-203-0-113-7.ngrok-free.app"
 
 

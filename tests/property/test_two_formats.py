@@ -63,27 +63,6 @@ NOT_CARRIED: dict[Format, dict[str, str]] = {
     },
 }
 NOT_IN_XSPACES = (EventKind.HOST_COLLECTIVE, EventKind.OVERHEAD, EventKind.DEVICE_SYNC)
-# Columns that a format does not have.
-COLUMNS_NOT_CARRIED: dict[Format, dict[str, str]] = {
-    "kineto": {"hlo": "PyTorch records no XLA operations"},
-    "nsight": {
-        "hlo": "Nsight Systems records no XLA operations",
-        "rank, world_size, backend": "an export holds all ranks of a machine",
-        "operators.dtypes, values, module, forward": "PyTorch puts only shapes into a range's name",
-        "collectives.size_bytes, sent_bytes, group_size, group, sequence": "NCCL alone states them",
-        "kernels.occupancy_share": "not recorded",
-        "memory": "not recorded",
-    },
-    "xplane": {
-        "rank, world_size, backend": "a profile has one host: files of a session are "
-        "distinguished by name",
-        "operators.shapes, dtypes, module, sequence, forward": "TensorFlow's shapes have other "
-        "types, and only PyTorch has autograd",
-        "collectives.size_bytes, sent_bytes, group_size, group, sequence": "of GPU collectives, "
-        "profilers record only the kernel's name",
-        "memory.reserved_bytes": "TensorFlow reserves memory outside of its pool",
-    },
-}
 
 
 def read(trace: Trace, form: Format) -> Trace:

@@ -98,17 +98,6 @@ def program(text: str, devices: int = 1) -> Program:
     )
 
 
-def with_operand(found: Program, row: int, operand: int) -> Program:
-    """A program in which a value is also computed from another one: before the first trip."""
-    place = int(np.searchsorted(found.targets, row))
-    return replace(
-        found,
-        targets=np.insert(found.targets, place, row),
-        slots=np.insert(found.slots, place, 0),
-        sources=np.insert(found.sources, place, operand),
-    )
-
-
 def _dimensions(text: str) -> tuple[int, ...]:
     found = _DIMENSIONS.search(text)
     return tuple(map(int, filter(None, found[1].split(",")))) if found else ()

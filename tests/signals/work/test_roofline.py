@@ -42,7 +42,6 @@ def big_ns(peak: float, item_bytes: int) -> float:
 
 
 SGEMM = "ampere_sgemm_128x64_nn"
-XMMA_TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1"
 
 
 def built(builder: TraceBuilder) -> tuple[Trace, Roofline]:
