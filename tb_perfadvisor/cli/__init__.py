@@ -16,7 +16,7 @@ from tb_perfadvisor.cli.help import Group
 from tb_perfadvisor.cli.terminal import EXIT_USAGE, fail, note, prepare_streams
 from tb_perfadvisor.error_log import write_error_log
 from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
-from tb_perfadvisor.execution.execution import collect_rarely, keep_freed_memory
+from tb_perfadvisor.execution.execution import collect_rarely
 from tb_perfadvisor.version import VERSION
 
 _MODULES = {
@@ -72,7 +72,6 @@ def main() -> NoReturn:
     # We do no linear algebra: OpenBLAS's idle threads would only burn processor time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     collect_rarely()
-    keep_freed_memory()
     atexit.register(gc.freeze)  # at the end, Python would look through everything
     prepare_streams()
     log = write_error_log()

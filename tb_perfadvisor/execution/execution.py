@@ -137,9 +137,6 @@ _BOOT = (
 _PACKAGE_PARENT = str(Path(__file__).resolve().parent.parent.parent)
 _PROGRESS_INTERVAL_S = 0.1
 _OBJECTS_BETWEEN_COLLECTIONS = 300_000
-# mallopt(3): M_TRIM_THRESHOLD; M_MMAP_MAX, without which no array is beside the heap; M_ARENA_MAX,
-# as other heaps than the first hold no large array.
-_MEMORY_SETTINGS = ((-1, 1 << 30), (-4, 0), (-8, 1))
 # Reading takes most of the time of an analysis.
 _READING_SHARE = 0.7
 
@@ -167,20 +164,6 @@ def collect_rarely() -> None:
     """
     gc.freeze()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-
-
-def keep_freed_memory() -> None:
-    """Keep freed memory in the process, so that large temporary arrays cause no page faults.
-
-    Clearing pages again and again takes a seventh of the time of an Nsight export of 1 GB. Only
-    glibc is told so.
-    """
-    import ctypes
-
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        for parameter, value in _MEMORY_SETTINGS:
-            mallopt(parameter, value)
 
 
 def say(line: dict[str, Any]) -> None:

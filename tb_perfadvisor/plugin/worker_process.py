@@ -26,7 +26,6 @@ from tb_perfadvisor.execution.execution import (
     collect_rarely,
     command_of,
     environment_of_child,
-    keep_freed_memory,
     say,
 )
 from tb_perfadvisor.execution.limits import limit_memory
@@ -145,7 +144,6 @@ def serve(run: Callable[[str, Sequence[str]], int], prepare: Callable[[], None])
         os.nice(_NICENESS)
     prepare()
     collect_rarely()
-    keep_freed_memory()
     for module, *arguments in jobs:
         status = run(module, arguments)
         stays = status == 0 and _most_bytes() < _MOST_KEPT_BYTES

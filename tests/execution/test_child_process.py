@@ -2,37 +2,9 @@
 
 from __future__ import annotations
 
-import platform
-import subprocess
-import sys
-
 import pytest
 
 from tb_perfadvisor.execution import execution
-
-# Arrays of 40 MB, one after the other, which glibc keeps apart from its heap if nothing is said.
-_ARRAYS = """
-import resource
-import numpy as np
-from tb_perfadvisor.execution.execution import keep_freed_memory
-SETTINGS
-np.ones(10_000_000)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(50):
-    first, second = np.ones(5_000_000), np.ones(5_000_000)
-    del first, second
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-def _page_faults(settings: str) -> int:
-    command = [sys.executable, "-c", _ARRAYS.replace("SETTINGS", settings)]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are glibc's")
-def test_arrays_are_made_where_others_were() -> None:
-    assert 10 * _page_faults("keep_freed_memory()") < _page_faults("")
 
 
 def test_progress_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
