@@ -3,7 +3,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
+from tb_perfadvisor.machine.facts import Facts, Line, Lines
 from tb_perfadvisor.rules.launch.eager import ManyTinyOperators
 from tb_perfadvisor.rules.launch.launching import LaunchBound
 from tb_perfadvisor.signals.core.origins import NODE
@@ -165,3 +167,25 @@ def test_the_place_of_the_loop_is_named(place: str) -> None:
     (finding,) = find(ManyTinyOperators, builder.build()) or ()
     named = {"line": "train.py:12 loss", "module": "head (Loss)", "annotation": "losses"}
     assert f"elements in {named[place]}:" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("share", "step_us", "where"),
+    [
+        (0.6, 900, " in train.py:54"),
+        (0.4, 900, ""),
+        (0.6, 1_700, ""),
+    ],
+)
+def test_a_loop_that_takes_most_of_the_time_is_where_the_program_mostly_was(
+    share: float, step_us: int, where: str
+) -> None:
+    """A loop of 785 us, in which no stacks were recorded."""
+    builder = TraceBuilder().step(0, 0, us(step_us))
+    for number in range(40):
+        name = "aten::select" if number % 2 else "aten::mul"
+        builder.operator(name, us(20 * number), us(20 * number + 5), launches=False)
+    line = Line("train.py", 54, share, "", activity="calls")
+    trace = replace(builder.build(), facts=Facts(lines=Lines(8.0, 200, (line,))))
+    (finding,) = find(ManyTinyOperators, trace) or ()
+    assert f"a loop over samples or other elements{where}:" in finding.summary

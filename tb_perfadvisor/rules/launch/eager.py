@@ -17,7 +17,7 @@ from tb_perfadvisor.rules.examined_operators import calling_lines, place_of_obse
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, Table, costliest
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
-from tb_perfadvisor.signals.host.busy_functions import side_work_share
+from tb_perfadvisor.signals.host.busy_functions import busiest_function, side_work_share
 from tb_perfadvisor.signals.host.call_tree import place_of
 from tb_perfadvisor.signals.host.eager_steps import MOST_PART, eager_steps
 from tb_perfadvisor.signals.host.idle import LAUNCHING, OVERRIDING, IdleOwner, idle_without
@@ -176,6 +176,7 @@ _FUSED_LAYER = (0.5, 1.0, 1.0)
 _NATIVE_LOOP = (0.0, 0.2, 0.5)
 """Other recurrent layers call the same operators from C++, without those that index the sequence:
 a GRU has 20 % fewer operators than a loop over its cell, a plain unit 35 %."""
+_MOST = 0.5
 _SUBJECTS = {
     LoopKind.OPTIMIZER: "the optimizer's loop over parameters",
     LoopKind.PARAMETERS: "a loop over parameters",
@@ -275,7 +276,7 @@ def _finding(signals: Signals, loop: OperatorLoop, saving: Saving) -> Finding:
     lines = calling_lines(signals, loop.rows)
     if not place and lines:
         place = place_of_observed(max(lines, key=lambda each: each.calls))
-    where = f" in {place}" if place else ""
+    where = f" in {place}" if place else _where_most_is(signals, whole_ns)
     duration = events.duration_ns[loop.rows]
     return Finding(
         instance=f"{len(loop.rows) // steps:,} operators{where}",
@@ -299,6 +300,15 @@ def _finding(signals: Signals, loop: OperatorLoop, saving: Saving) -> Finding:
         ),
         remedies=advise(*_ADVICE[loop.kind]),
     )
+
+
+def _where_most_is(signals: Signals, loop_ns: int) -> str:
+    """The line in which the program was most, if that and the loop are most of the time."""
+    busiest = busiest_function(signals.trace.facts.lines)
+    is_most = loop_ns > _MOST * signals.attribution.window_ns
+    if busiest is None or busiest.share < _MOST or not is_most:
+        return ""
+    return f" in {busiest.lines[0].path}:{busiest.lines[0].line}"
 
 
 def _iterations(signals: Signals, loop: OperatorLoop) -> Table:
