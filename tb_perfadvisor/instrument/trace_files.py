@@ -35,13 +35,14 @@ def write_trace(profiler: Any, directory: Path, worker: str, change: Change | No
         profiler.export_chrome_trace(written.name)
         if change is not None:
             Path(written.name).write_bytes(change(Path(written.name).read_bytes()))
+        partial = path.with_suffix(".partial")  # the program may be killed meanwhile
         try:
             with (
                 Path(written.name).open("rb") as plain,
-                gzip.open(path, "wb", compresslevel=_LEVEL) as packed,
+                gzip.open(partial, "wb", compresslevel=_LEVEL) as packed,
             ):
                 shutil.copyfileobj(plain, packed, _PIECE_BYTES)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     return path

@@ -73,8 +73,9 @@ class PythonRecorder:
             "baseTimeNanoseconds": self._marks[0][0],
             "traceEvents": self._events(),
         }
-        with gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file:
-            json.dump(written, file)
+        partial = path.with_suffix(".partial")  # the program may be killed meanwhile
+        partial.write_bytes(gzip.compress(json.dumps(written).encode(), 6))
+        partial.replace(path)
 
     def _look(self) -> None:
         while not self._thread.ends.wait(_EVERY_S) and len(self._looks) < _MOST_LOOKS:
