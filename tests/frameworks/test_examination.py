@@ -77,18 +77,17 @@ def test_activations_with_zeros_are_no_data() -> None:
     assert look(step, "mostly zero") == ()
 
 
-@pytest.mark.parametrize("is_fixed", [False, True])
-def test_padding(is_fixed: bool) -> None:
+@pytest.mark.parametrize(("tokens", "share"), [(20, 0.5), (40, None), (0, None)])
+def test_padding(tokens: int, share: float | None) -> None:
     table, layer = nn.Embedding(100, 32), nn.Linear(32, 64)
     ids = torch.randint(1, 100, (16, 40))
-    if not is_fixed:
-        ids[:, 20:] = 0
+    ids[:, tokens:] = 0
     both = nn.ModuleList((table, layer))
     found = look(training(both, lambda: layer(table(ids)).square().mean()), "padding")
-    if is_fixed:
+    if share is None:  # there is none, or all is one token
         assert found == ()
     else:
-        assert found[0].amount == pytest.approx(0.5)
+        assert found[0].amount == pytest.approx(share)
         assert found[0].share > 0.5
 
 

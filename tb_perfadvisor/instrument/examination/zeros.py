@@ -99,10 +99,15 @@ def padding(steps: Steps, models_called_at: Mapping[int, Place | None]) -> list[
 
 
 def _share_of_padding(tokens: NDArray[np.int64]) -> float:
-    """The part of all places with nothing but the filler from there on; 0 if there is none."""
+    """The part of all places with nothing but the filler from there on; 0 if there is none.
+
+    A batch of one token alone is made up, to measure a model.
+    """
     last = tokens[:, -1]
     filler = int(np.bincount(last.clip(0)).argmax())
     if (last == filler).mean() <= 0.5:
         return 0.0
     is_filler = tokens == filler
+    if is_filler.all():
+        return 0.0
     return float(np.logical_and.accumulate(is_filler[:, ::-1], axis=1).mean())
