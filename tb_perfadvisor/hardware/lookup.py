@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -173,6 +172,8 @@ def named_device(name: str) -> DeviceSpec:
         raise UsageError(
             f"several devices are called {name!r}.", hint=f"Choose one: {', '.join(near)}."
         )
+    from difflib import get_close_matches
+
     near = [by_name[row].name for row in get_close_matches(wanted, by_name, n=5, cutoff=0.4)]
     raise UsageError(
         f"there is no device called {name!r} in the hardware table.",
@@ -187,6 +188,7 @@ def known_devices() -> tuple[DeviceSpec, ...]:
     return tuple(map(_spec, _texts()))
 
 
+@lru_cache(maxsize=64)
 def _called(name: str) -> tuple[DeviceSpec, ...]:
     """The devices that drivers call by a name, in lower case."""
     rows = [row for row, text in _texts().items() if f'"{name}"' in text.casefold()]

@@ -23,12 +23,16 @@ _MIN_ENTRIES = 1 << 16
 _FEW_BYTES = 12
 # Searching so few values takes no longer than looking values up in a large table.
 _FEW_VALUES = 16
+# For so few rows, a call of NumPy takes longer than Python takes for all of them.
+_FEW_ROWS = 256
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """The sorted distinct values of an integer column, as `numpy.unique`."""
     if not values.size:
         return values[:0]
+    if values.size <= _FEW_ROWS:
+        return np.array(sorted(set(values.ravel().tolist())), values.dtype)
     table = _occurrence_table(values)
     if table is None:
         # NumPy 2.4 hashes the values, which takes a hundred times as long if most are distinct.
@@ -97,6 +101,9 @@ def unique_inverse(values: NDArray[Any]) -> tuple[NDArray[Any], Int64]:
 
     The same as `numpy.unique(values, return_inverse=True)`.
     """
+    if values.size <= _FEW_ROWS:
+        unique = distinct(values)
+        return unique, np.searchsorted(unique, values)
     table = _occurrence_table(values)
     if table is None:
         unique = distinct(values)
@@ -150,9 +157,11 @@ def places_by_value(values: NDArray[Any]) -> Iterator[tuple[int, Int64]]:
 
     Takes one sort, where a comparison with each value would take a pass per value.
     """
+    if not values.size:
+        return
     order = stable_order(values)
     ordered = values[order]
-    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if order.size else order
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
     last = np.append(first[1:], order.size)
     for value, begin, end in zip(
         ordered[first].tolist(), first.tolist(), last.tolist(), strict=False

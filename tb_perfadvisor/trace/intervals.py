@@ -37,12 +37,11 @@ def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
         start_ns, reach = np.sort(start_ns, kind="stable"), np.sort(end_ns, kind="stable")
     else:
         reach = np.maximum.accumulate(end_ns)
-    first = np.empty(start_ns.size, dtype=bool)
-    first[0] = True
+    is_bound = np.ones(start_ns.size + 1, dtype=bool)
     # Touching ranges merge: only a start beyond the reach begins a new interval.
-    np.greater(start_ns[1:], reach[:-1], out=first[1:])
-    last = np.flatnonzero(np.append(first[1:], True))
-    return _pairs(start_ns[first], reach[last])
+    np.greater(start_ns[1:], reach[:-1], out=is_bound[1:-1])
+    bounds = np.flatnonzero(is_bound)
+    return _pairs(start_ns[bounds[:-1]], reach[bounds[1:] - 1])
 
 
 def _pairs(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Intervals:
@@ -153,7 +152,7 @@ def clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
 
 def total_ns(intervals: Intervals) -> int:
     """The exact sum of the lengths."""
-    return int((intervals[:, 1] - intervals[:, 0]).sum())
+    return int((intervals[:, 1] - intervals[:, 0]).sum()) if len(intervals) else 0
 
 
 def covered_before(intervals: Intervals, at_ns: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -261,6 +261,8 @@ class _Search:
         """Assign the roles of names to collectives whose operation fits; returns to which."""
         roles = role_of_name[names]
         fits = roles > 0
+        if not fits.any():
+            return fits
         for role, operations in _OPERATIONS.items():
             of_role = np.flatnonzero(roles == _ROLES.index(role))
             named = self.table.operation[rows[of_role]]
