@@ -54,8 +54,11 @@ def shortest_over_devices(trace: Trace) -> Int64:
 
 def _by_order(device: NDArray[np.int32], group_size: NDArray[np.int32]) -> Int64 | None:
     """Number a stream's collectives on each device; None if the devices have unequal counts."""
-    devices, count = np.unique(device, return_counts=True)
-    if len(devices) < 2 or devices[0] < 0 or (count != count[0]).any():
+    devices = distinct(device)
+    if len(devices) < 2 or devices[0] < 0:
+        return None
+    count = np.bincount(device)[devices]
+    if (count != count[0]).any():
         return None
     sizes = group_size[group_size >= 0]
     if len(sizes) and (sizes != len(devices)).any():

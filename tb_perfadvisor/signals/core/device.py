@@ -10,7 +10,7 @@ from tb_perfadvisor.hardware import Identity, Peaks, identify, named_device
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.host_speed import outruns_hosts, starts_a_device
 from tb_perfadvisor.trace import BUSY_KINDS, Device, EventKind, Trace, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct, places_by_value, row_mask
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, row_mask
 from tb_perfadvisor.trace.intervals import EMPTY, Intervals, total_ns, union
 from tb_perfadvisor.trace.tables import Int32
 
@@ -49,12 +49,12 @@ def existing_devices(trace: Trace) -> tuple[int, ...]:
 
     A listed device without even a memory size is a placeholder of the recorder.
     """
-    listed = (
-        device.index
-        for device in trace.devices
-        if not (device.memory_bytes is None and device.multiprocessors is None)
-    )
+    listed = (device.index for device in trace.devices if _is_real(device))
     return tuple(sorted({*listed, *_devices_of(trace, BUSY_KINDS)}))
+
+
+def _is_real(device: Device) -> bool:
+    return device.memory_bytes is not None or device.multiprocessors is not None
 
 
 def unused_devices(trace: Trace) -> tuple[Device, ...]:
@@ -65,8 +65,8 @@ def unused_devices(trace: Trace) -> tuple[Device, ...]:
     """
     if _most_replicas(trace) > len(used_devices(trace)):
         return ()
-    unused = set(existing_devices(trace)) - set(_devices_of(trace, BUSY_KINDS))
-    return tuple(device for device in trace.devices if device.index in unused)
+    busy = _devices_of(trace, BUSY_KINDS)
+    return tuple(each for each in trace.devices if _is_real(each) and each.index not in busy)
 
 
 def _most_replicas(trace: Trace) -> int:
@@ -91,7 +91,7 @@ def shows_device_use(trace: Trace) -> bool:
         return True
     collectives = [i for i, text in enumerate(trace.strings) if _DEVICE_COLLECTIVE.match(text)]
     rows = trace.rows(*_HOST_KINDS)
-    if collectives and np.isin(events.name[rows], collectives).any():
+    if collectives and is_in(events.name[rows], collectives).any():
         return True
     calls = distinct(events.name[trace.rows(*_CALL_KINDS)])
     if any(_DEVICE_CALL.match(trace.strings[name]) for name in calls.tolist()):
@@ -100,8 +100,10 @@ def shows_device_use(trace: Trace) -> bool:
 
 
 def _devices_of(trace: Trace, kinds: tuple[EventKind, ...]) -> tuple[int, ...]:
-    tracks = [distinct(trace.events.track[trace.rows(kind)]) for kind in kinds]
-    devices = distinct(trace.tracks.device[np.concatenate(tracks)])
+    has_events = np.zeros(len(trace.tracks.device), dtype=bool)
+    for kind in kinds:
+        has_events[trace.events.track[trace.rows(kind)]] = True
+    devices = distinct(trace.tracks.device[has_events])
     return tuple(devices[devices >= 0].tolist())
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.operators import Shape, parse_shapes
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import unique_inverse
+from tb_perfadvisor.trace.integer_groups import group_rows
 
 _FLOP_PER_S = 1e15
 """Two sockets of 128 cores with matrix units reach 0.4e15 in 16 bits."""
@@ -41,19 +41,19 @@ def outruns_hosts(trace: Trace) -> bool:
     False without shapes, and if a compiler may have run operators on tensors without content.
     """
     events, table = trace.events, trace.operators
-    names = [trace.strings[name] for name in events.name[table.row].tolist()]
-    large = impossible = 0
-    texts, inverse = unique_inverse(table.shapes)
-    shapes = [parse_shapes(trace.text(text)) if text >= 0 else () for text in texts.tolist()]
-    durations = events.duration_ns[table.row].tolist()
-    for place, (name, duration_ns) in enumerate(zip(names, durations, strict=True)):
-        dtypes = trace.text(int(table.dtypes[place])) if table.dtypes[place] >= 0 else ""
-        least_ns = _least_ns(name, shapes[inverse[place]], dtypes)
-        if least_ns is None:
-            continue
-        large += 1
-        impossible += duration_ns < least_ns
-    if 2 * impossible <= large:
+    first, group = group_rows(events.name[table.row], table.shapes, table.dtypes)
+    least_ns = [
+        _least_ns(trace.name(row), parse_shapes(trace.text(shapes)), trace.text(dtypes))
+        for row, shapes, dtypes in zip(
+            table.row[first].tolist(),
+            table.shapes[first].tolist(),
+            table.dtypes[first].tolist(),
+            strict=True,
+        )
+    ]
+    least = np.array(least_ns, dtype=float)[group]  # NaN for None
+    impossible = (events.duration_ns[table.row] < least).sum()
+    if 2 * impossible <= (least >= 0).sum():
         return False
     return not any(_PRETENDING.search(text) for text in trace.strings)
 
