@@ -347,6 +347,8 @@ class RedundantCopies(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         copies = tensor_copies(signals)
+        if self.is_minor(int(signals.trace.events.duration_ns[copies.rows].sum()), signals):
+            return
         elsewhere = np.concatenate([fusible_work(signals).rows, undonated_copies(signals)])
         is_apart = ~is_in(copies.rows, elsewhere)
         rows, operators = copies.rows[is_apart], copies.operators[is_apart]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -82,16 +83,16 @@ class TpuOperations:
             for row, number in metadata.values("program_id").items()
             if isinstance(number, int)
         }
-        stats = [metadata.values(stat) for stat in _STATS]
+        keys = zip(
+            [_text_of(metadata, row) for row in rows],
+            [metadata.displays[row] for row in rows],
+            [module.get(row, "") for row in rows],
+            *(map(metadata.values(stat).get, rows) for stat in _STATS),
+            strict=True,
+        )
         pairs = []
-        for row, is_costly in zip(rows, _is_costly(time_ns).tolist(), strict=True):
-            # All cores of a program list the same operations.
-            key = (
-                _text_of(metadata, row),
-                metadata.displays[row],
-                module.get(row, ""),
-                *(values.get(row) for values in stats),
-            )
+        # All cores of a program list the same operations.
+        for key, is_costly in zip(keys, _is_costly(time_ns).tolist(), strict=True):
             known = self._parsed.get(key)
             if known is None:
                 known = self._parsed[key] = self._parse(key, is_costly=is_costly)
@@ -388,7 +389,7 @@ def _add_attributes(
 
 def _column(operations: list[Operation], name: str, dtype: Any = np.int64) -> NDArray[Any]:
     """An attribute of each operation, in the type of the table's column to save memory."""
-    return np.array([int(getattr(operation, name)) for operation in operations], dtype=dtype)
+    return np.array(list(map(attrgetter(name), operations)), dtype=dtype)
 
 
 def _program_names(modules: Line | None) -> dict[int, str]:
