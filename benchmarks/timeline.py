@@ -75,7 +75,7 @@ def main() -> None:
 
 def _write(target: Path, events: int) -> None:
     """A profile with at least so many events, which repeats a recorded one."""
-    from tb_perfadvisor.api import load
+    from tb_perfadvisor import load
 
     corpus = os.environ.get("PERFADVISOR_CORPUS")
     source = Path(corpus) / _RECORDED if corpus else None

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.signals.core.placement import has_ancestor
 from tb_perfadvisor.signals.work.fused_traffic import fused_traffic
 from tb_perfadvisor.signals.work.operator_work import Operands, is_product, operands_of

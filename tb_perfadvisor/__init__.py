@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tb_perfadvisor.api import analyze, analyze_all, compare, load
+    from tb_perfadvisor.api.analyses import analyze, analyze_all, load
+    from tb_perfadvisor.api.comparisons import compare
     from tb_perfadvisor.notebook import show
 
 __all__ = ["analyze", "analyze_all", "compare", "load", "show"]
@@ -17,10 +18,14 @@ def __getattr__(name: str) -> Any:
         from tb_perfadvisor.notebook import show
 
         return show
-    if name in __all__:
-        from tb_perfadvisor import api
+    if name == "compare":
+        from tb_perfadvisor.api.comparisons import compare
 
-        return getattr(api, name)
+        return compare
+    if name in __all__:
+        from tb_perfadvisor.api import analyses
+
+        return getattr(analyses, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

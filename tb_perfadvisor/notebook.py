@@ -8,7 +8,7 @@ import sys
 
 from msgspec.structs import replace
 
-from tb_perfadvisor.api import analyze_below
+from tb_perfadvisor.api.analyses import analyze_below
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.report.report import HEIGHT, Page, page_of

@@ -9,7 +9,7 @@ import pytest
 
 import tb_perfadvisor
 from tb_perfadvisor import analyze, analyze_all, compare, load
-from tb_perfadvisor.api import analyze_capture, analyze_captures
+from tb_perfadvisor.api.analyses import analyze_capture, analyze_captures
 from tb_perfadvisor.contract.model import Rejected, Report
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import NothingFoundError, UnreadableProfileError, UsageError

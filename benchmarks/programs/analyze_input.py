@@ -7,7 +7,7 @@ from time import process_time
 
 import msgspec
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.engine.config import Config
 
 # Import the rules before measuring.

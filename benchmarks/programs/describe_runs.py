@@ -5,7 +5,7 @@ import resource
 import sys
 from time import process_time
 
-from tb_perfadvisor.api import describe_runs
+from tb_perfadvisor.api.training import describe_runs
 
 began = process_time()
 described = [run.training for run in describe_runs(sys.argv[1])]

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from tb_perfadvisor import load
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.signals import Cause, Signals
 from tb_perfadvisor.signals.ranks.ranks import CAUSES, collectives_kept, summarize

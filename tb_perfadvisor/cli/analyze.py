@@ -175,7 +175,7 @@ def analyze(
     with show_progress(f"listing {path}"):
         listing = discover(path)
     captures = captures_of_runs(listing, run)
-    from tb_perfadvisor import api
+    from tb_perfadvisor.api.analyses import analyze_captures, nothing_found
     from tb_perfadvisor.contract.model import Rejected
     from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.execution import memory_limit, open_execution
@@ -202,7 +202,7 @@ def analyze(
         repository = Repository(repo)
     settings.check()  # complain about unknown names before reading anything
     if not captures:
-        raise api.nothing_found(path, listing)
+        raise nothing_found(path, listing)
     destination = Output(output, inputs_of([listing], config=config, repository=repository))
     reports: list[Report] = []
     rejected = [Rejected(path=file.path, reason=file.reason) for file in listing.rejected]
@@ -216,7 +216,7 @@ def analyze(
         ) as execution,
         show_progress("reading", len(captures)) as progress,
     ):
-        for result in api.analyze_captures(
+        for result in analyze_captures(
             listing,
             captures,
             settings,
@@ -236,9 +236,12 @@ def analyze(
             + " ".join(f"{file.path}: {file.reason}" for file in rejected[:3]),
             where=path,
         )
-    with show_progress("reading scalars", 1) as progress:
-        reports, unread = api.with_whole_runs(listing, reports, settings, progress.describe)
-        rejected += unread
+    if listing.event_files:
+        from tb_perfadvisor.api.training import with_whole_runs
+
+        with show_progress("reading scalars", 1) as progress:
+            reports, unread = with_whole_runs(listing, reports, settings, progress.describe)
+            rejected += unread
     proofs = known_proofs()
     reports = [with_remarks(with_proofs(report, proofs), settings.remarks) for report in reports]
     if ask_tpu_compiler:

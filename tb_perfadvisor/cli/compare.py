@@ -141,14 +141,14 @@ def _compared(
     time_limit_s: float,
 ) -> tuple[list[Comparison], list[str]]:
     """One comparison per group, and a message for each capture that could not be read."""
-    from tb_perfadvisor import api
+    from tb_perfadvisor.api.comparisons import facts_of_all, with_distinct_names, with_scalars
     from tb_perfadvisor.comparison.compare import compare_facts
 
     comparisons: list[Comparison] = []
     failures: list[PerfAdvisorError] = []
     choices = [choice for group in groups for choice in (group.base, *group.targets)]
     with show_progress("reading", len(choices)) as progress:
-        results = api.facts_of_all(
+        results = facts_of_all(
             choices,
             settings,
             progress.describe,
@@ -169,11 +169,11 @@ def _compared(
                     failures.append(result)
             if len(found) > 1 and found[0][0] is group.base:
                 places = [choice.place for choice, _ in found]
-                base, *targets = api.with_distinct_names([facts for _, facts in found], places)
+                base, *targets = with_distinct_names([facts for _, facts in found], places)
                 comparison = compare_facts(base, targets)
                 chosen = [choice for choice, _ in found]
                 comparisons.append(
-                    api.with_scalars(comparison, [base, *targets], chosen, progress.describe)
+                    with_scalars(comparison, [base, *targets], chosen, progress.describe)
                 )
     if not comparisons:
         raise failures[0]

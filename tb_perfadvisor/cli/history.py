@@ -44,7 +44,7 @@ def history(
     time_limit: float | None,
 ) -> None:
     """Show the recordings of a run over time: steps, findings, predicted and achieved savings."""
-    from tb_perfadvisor import api
+    from tb_perfadvisor.api.comparisons import facts_of_all, history_of, with_distinct_names
     from tb_perfadvisor.comparison.history import in_order_of_time, recordings_of
     from tb_perfadvisor.comparison.run_facts import RunFacts
     from tb_perfadvisor.engine.config import Config, read_config
@@ -67,7 +67,7 @@ def history(
     notes: list[str] = []
     histories = []
     with show_progress("reading", len(choices)) as progress:
-        results = api.facts_of_all(
+        results = facts_of_all(
             choices,
             settings,
             progress.describe,
@@ -90,9 +90,9 @@ def history(
             order = in_order_of_time(found) if len(paths) == 1 else range(len(found))
             found, places = [found[at] for at in order], [places[at] for at in order]
             histories.append(
-                api.history_of(
+                history_of(
                     name,
-                    api.with_distinct_names(found, [choice.place for choice in places]),
+                    with_distinct_names(found, [choice.place for choice in places]),
                     [choice.capture.run for choice in places],
                     [
                         RunsByPlace(event_runs(choice.listing)).candidates(choice.capture.run)

@@ -20,7 +20,7 @@ def publish(logdir: str, run: str | None, config: Path | None) -> None:
     """Write the findings to RUN/perf_advisor below LOGDIR, as Text and Scalar summaries."""
     from rich.text import Text
 
-    from tb_perfadvisor import api
+    from tb_perfadvisor.api.analyses import analyze_captures, nothing_found
     from tb_perfadvisor.engine.config import Config, read_config
     from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.ingest.discovery import discover
@@ -39,11 +39,11 @@ def publish(logdir: str, run: str | None, config: Path | None) -> None:
         listing = discover(logdir)
     captures = captures_of_runs(listing, run)
     if not captures:
-        raise api.nothing_found(logdir, listing)
+        raise nothing_found(logdir, listing)
     reports: list[Report] = []
     with show_progress("reading", len(captures)) as progress:
         report_cache = open_report_cache(Report, settings, note)
-        for result in api.analyze_captures(
+        for result in analyze_captures(
             listing, captures, settings, progress.describe, report_cache=report_cache
         ):
             progress.advance()

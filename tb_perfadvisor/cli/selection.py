@@ -41,21 +41,21 @@ def listing_of_runs(path: str, run: str | None) -> Listing:
         NothingFoundError: If there is none.
         UsageError: If no run matches.
     """
-    from tb_perfadvisor import api
+    from tb_perfadvisor.api.analyses import nothing_found
     from tb_perfadvisor.ingest.discovery import discover
 
     with show_progress(f"listing {path}"):
         listing = discover(path)
     captures = captures_of_runs(listing, run)
     if not captures:
-        raise api.nothing_found(path, listing)
+        raise nothing_found(path, listing)
     note_incomplete_scan(path, listing)
     return replace(listing, captures=captures)
 
 
 def report_of_last(path: str, listing: Listing) -> Report:
     """The report of the only capture, or of the last one of a run that was recorded repeatedly."""
-    from tb_perfadvisor import api
+    from tb_perfadvisor.api.analyses import analyze_captures
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.ingest.recordings import is_rich, order_of, series_of
@@ -76,7 +76,7 @@ def report_of_last(path: str, listing: Listing) -> Report:
             hint="Name one of them, or a session or file of it.",
         )
     with show_progress("reading", 1) as progress:
-        (result,) = api.analyze_captures(
+        (result,) = analyze_captures(
             listing,
             captures,
             settings,

@@ -37,7 +37,7 @@ def training(
     config: Path | None,
 ) -> None:
     """Show how fast runs trained from start to end, by the scalars that they logged."""
-    from tb_perfadvisor.api import describe_runs
+    from tb_perfadvisor.api.training import describe_runs
     from tb_perfadvisor.engine.config import Config, read_config
     from tb_perfadvisor.engine.report_cache import open_report_cache
     from tb_perfadvisor.report.report import Report

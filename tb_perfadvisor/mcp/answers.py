@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from tb_perfadvisor import api
 from tb_perfadvisor.advice import change_ids
+from tb_perfadvisor.api.analyses import analyze_captures, nothing_found, only_capture_of
+from tb_perfadvisor.api.comparisons import compare_found
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.report_cache import open_report_cache
@@ -209,8 +210,8 @@ class Answers:
         )
 
         listings = [(self._listing(path), path) for path in (base, target)]
-        comparison = api.compare_found(
-            [Choice(listing, api.only_capture_of(listing, path)) for listing, path in listings],
+        comparison = compare_found(
+            [Choice(listing, only_capture_of(listing, path)) for listing, path in listings],
             Config(),
             self._progress,
         )
@@ -267,7 +268,7 @@ class Answers:
             raise UsageError("does not exist.", where=path, hint="`list_captures` names paths.")
         listing = discover(place, str(self._root))
         if not listing.captures and not may_be_empty:
-            raise api.nothing_found(path, listing)
+            raise nothing_found(path, listing)
         return listing
 
     def _reports(
@@ -279,7 +280,7 @@ class Answers:
         captures = listing.captures[:_MAX_CAPTURES]
         sizes_bytes = (file.size_bytes for capture in captures for file in capture.files)
         with open_execution(sizes_bytes) as execution:
-            for result in api.analyze_captures(
+            for result in analyze_captures(
                 listing,
                 captures,
                 settings,

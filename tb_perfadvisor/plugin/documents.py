@@ -260,7 +260,7 @@ def _combination(request: Combination, cache: ResultCache) -> bytes:
 
 
 def _comparison(request: Comparison, cache: ResultCache) -> bytes:
-    from tb_perfadvisor.api import logged_of
+    from tb_perfadvisor.api.comparisons import logged_of
     from tb_perfadvisor.comparison.compare import compare_facts
     from tb_perfadvisor.comparison.logged import with_logged
     from tb_perfadvisor.comparison.pairing import distinct_names
@@ -280,7 +280,7 @@ def _comparison(request: Comparison, cache: ResultCache) -> bytes:
 
 
 def _history(request: TimeLine, cache: ResultCache) -> bytes:
-    from tb_perfadvisor.api import history_of
+    from tb_perfadvisor.api.comparisons import history_of
     from tb_perfadvisor.comparison.history import in_order_of_time
     from tb_perfadvisor.comparison.pairing import distinct_names
     from tb_perfadvisor.comparison.run_facts import RunFacts

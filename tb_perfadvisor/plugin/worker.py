@@ -71,7 +71,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 _NEEDED_BY_MOST = (
-    "tb_perfadvisor.api",
+    "tb_perfadvisor.api.comparisons",
     "tb_perfadvisor.comparison.run_facts",
     "tb_perfadvisor.engine.change_model",
     "tb_perfadvisor.ingest.kineto.reader",
@@ -94,7 +94,7 @@ def _analyze(options: argparse.Namespace) -> None:
     say({"stage": "starting", "progress": None})
     import msgspec
 
-    from tb_perfadvisor.api import analyze_capture
+    from tb_perfadvisor.api.analyses import analyze_capture
     from tb_perfadvisor.comparison.interval import pace_of
     from tb_perfadvisor.comparison.run_facts import make_facts
     from tb_perfadvisor.contract.names import run_row

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import importlib
 from collections.abc import Sequence
 from typing import Any
@@ -13,12 +12,6 @@ from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.names import report_name
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report.formats.render import document, render
-from tb_perfadvisor.report.formats.wording import (
-    branches_of,
-    caption_line,
-    trust_in_short,
-    worth_text,
-)
 from tb_perfadvisor.units import format_bytes
 
 HEIGHT = 900
@@ -38,11 +31,13 @@ class Page(Struct, frozen=True):
 
     def _repr_html_(self) -> str:
         """The page in a frame that can reach neither the notebook nor a network."""
+        from html import escape  # the command line shows no frames
+
         # Inline the page: Colab and VS Code may display outputs on another machine than the kernel.
         return (
             f'<iframe title="Perf Advisor" sandbox="allow-scripts" '
             f'style="width: 100%; height: {self.height:d}px; border: 0" '
-            f'srcdoc="{html.escape(self.text)}"></iframe>'
+            f'srcdoc="{escape(self.text)}"></iframe>'
         )
 
 
@@ -71,6 +66,15 @@ class Report(model.Report, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """The headline and the first findings, for the last value of a notebook's cell."""
+        from html import escape  # the command line shows no cells
+
+        from tb_perfadvisor.report.formats.wording import (
+            branches_of,
+            caption_line,
+            trust_in_short,
+            worth_text,
+        )
+
         rows = [
             (f"{entry.number}. {entry.title}", worth_text(entry.finding, self))
             for branch in branches_of(self)
@@ -78,13 +82,13 @@ class Report(model.Report, frozen=True, kw_only=True):
         ]
         more = len(rows) - _MOST_FINDINGS
         table = "".join(
-            f'<tr><td style="{_STYLE}">{html.escape(title)}</td>'
-            f'<td style="{_STYLE}">{html.escape(saving)}</td></tr>'
+            f'<tr><td style="{_STYLE}">{escape(title)}</td>'
+            f'<td style="{_STYLE}">{escape(saving)}</td></tr>'
             for title, saving in rows[:_MOST_FINDINGS]
         )
         return (
-            f"<div><strong>{html.escape(self.headline)}</strong><br>"
-            f"{html.escape(f'{trust_in_short(self)} {caption_line(self)}'.strip())}"
+            f"<div><strong>{escape(self.headline)}</strong><br>"
+            f"{escape(f'{trust_in_short(self)} {caption_line(self)}'.strip())}"
             f"<table>{table}</table>"
             + (f"… and {more} more. " if more > 0 else "")
             + "<code>report.show()</code> shows the whole report.</div>"

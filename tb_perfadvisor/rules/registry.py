@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABCMeta
-from difflib import get_close_matches
 from functools import cache
 from inspect import isabstract
 from typing import TypeGuard
@@ -83,6 +82,8 @@ def find_rule(rule_id: str) -> type[Rule]:
             f"the rule {rule_id!r} was retired.",
             hint="Remove it from your settings or command; no rule took over its id.",
         )
+    from difflib import get_close_matches
+
     similar = get_close_matches(rule_id, [rule.id for rule in all_rules()], n=1)
     raise UsageError(
         f"there is no rule {rule_id!r}.",

@@ -6,7 +6,8 @@ import pytest
 
 from scale_inputs import exponent
 from scaled_inputs import DIMENSIONS
-from tb_perfadvisor.api import analyze, describe_runs
+from tb_perfadvisor import analyze
+from tb_perfadvisor.api.training import describe_runs
 
 EVENT_FILES = [name for name, each in DIMENSIONS.items() if each.program == "describe_runs.py"]
 

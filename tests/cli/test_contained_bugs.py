@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor import api
 from tb_perfadvisor.api import analyses
+from tb_perfadvisor.api.analyses import analyze_captures
+from tb_perfadvisor.api.training import describe_runs
 from tb_perfadvisor.contract.model import Rejected
 from tb_perfadvisor.ingest import load
 from tb_perfadvisor.ingest.discovery import discover
@@ -92,16 +93,16 @@ def test_the_api_goes_on_and_prints_nothing(logs: Path, capsys: pytest.CaptureFi
     from tb_perfadvisor.engine.config import Config
 
     listing = discover(logs)
-    kinds = [type(result) for result in api.analyze_captures(listing, listing.captures, Config())]
+    kinds = [type(result) for result in analyze_captures(listing, listing.captures, Config())]
     assert kinds.count(Rejected) == 1
-    assert len(api.load(logs)) == 2
+    assert len(analyses.load(logs)) == 2
     assert capsys.readouterr() == ("", "")
 
 
 def test_training_goes_on_without_the_profile(logs: Path) -> None:
     for name in ("a", "broken", "c"):
         write_scalar(logs / name, "loss", {0: 1.0, 1: 2.0, 2: 3.0})
-    described = list(api.describe_runs(logs))
+    described = list(describe_runs(logs))
     assert [found.run for found in described] == ["a", "broken", "c"]
     assert [len(found.reports) for found in described] == [1, 0, 1]
     assert [len(found.unread) for found in described] == [0, 1, 0]

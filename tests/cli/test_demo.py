@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-from tb_perfadvisor.api import describe_runs
+from tb_perfadvisor.api.training import describe_runs
 from tb_perfadvisor.ingest.discovery import discover
 from tests.support.command import error, run
 from tests.support.waiting import address_in

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tb_perfadvisor import api
+from tb_perfadvisor import analyze
 from tb_perfadvisor.cli import app
 from tb_perfadvisor.ingest.event_files import runs
 from tests.support.command import SLOW, run
@@ -23,7 +23,7 @@ STEP_S = 0.1
 def logdir(tmp_path: Path) -> Path:
     """The slow demo in a run of 2,000 steps of 100 ms, recorded after about 1,000 of them."""
     shutil.copytree(SLOW, tmp_path / "run")
-    recorded = api.analyze(tmp_path / "run").recorded
+    recorded = analyze(tmp_path / "run").recorded
     assert recorded is not None
     start_s = recorded.start_unix_ns / 1e9 - 1_000 * STEP_S
     times = {step: start_s + step * STEP_S for step in range(0, 2_001, 10)}
@@ -38,7 +38,7 @@ def whole_run(*arguments: object) -> dict[str, Any]:
 
 def test_report_says_the_true_step_time_and_real_savings(logdir: Path) -> None:
     found = whole_run(logdir)
-    report = api.analyze(logdir)
+    report = analyze(logdir)
     assert report.combined_saving is not None
     assert found["step_ns"] == pytest.approx(1e8, rel=1e-6)
     assert found["slowdown"] == pytest.approx(report.steps.median_ns / 1e8 - 1)  # type: ignore[operator]
@@ -68,7 +68,7 @@ def test_text_and_markdown_have_the_same_sentences(logdir: Path) -> None:
 def test_stored_report_gets_the_scalars_of_now(logdir: Path) -> None:
     assert whole_run(logdir)["last_step"] == 2_000
     (events,) = (logdir / "run").glob("*tfevents*")
-    recorded = api.analyze(logdir).recorded
+    recorded = analyze(logdir).recorded
     assert recorded is not None
     start_s = recorded.start_unix_ns / 1e9 - 1_000 * STEP_S
     events.unlink()

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.contract.names import run_row
 from tb_perfadvisor.report.formats.text import overview_table

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tb_perfadvisor import analyze
-from tb_perfadvisor.api import load
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.contract.model import FindingInfo
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.report import Report

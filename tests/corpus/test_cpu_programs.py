@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor import analyze
-from tb_perfadvisor.api import load
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.rules.finding import Table
 from tb_perfadvisor.rules.input.loading import InputSharesCores
 from tb_perfadvisor.rules.launch.eager import ManyTinyOperators

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.hardware import find_device, identify

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.rules.input.loading import LoaderInMainProcess
 from tb_perfadvisor.rules.input.stalls import HostPreprocessing, SlowBatch
 from tb_perfadvisor.testing import find

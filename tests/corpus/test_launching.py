@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import analyze, load
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.host.idle import IdleOwner, idle_owners
 from tb_perfadvisor.signals.host.preempted_calls import preempted_calls

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.report.views.memory import make_memory_view
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.operators import MemoryCategory

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.api import analyze, load
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.report.views.snapshot import make_snapshot_view

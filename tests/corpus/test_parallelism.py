@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.signals import reference_worker
 from tb_perfadvisor.signals.ranks.parallel_dimensions import (
     Dimension,

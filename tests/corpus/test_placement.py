@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.rules.placement.devices import HostPlacedOperators
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import find

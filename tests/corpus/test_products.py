@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels
 from tb_perfadvisor.signals.work.roofline import roofline

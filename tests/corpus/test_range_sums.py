@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.signals import Signals
 from tests.support.range_sums import check_against_the_analysis
 

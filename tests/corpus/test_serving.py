@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.signals import reference_worker
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
 from tb_perfadvisor.signals.serving.decode import decode_floor

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor import analyze
-from tb_perfadvisor.api import load
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.trace import EventKind
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.efficiency.utilization import throughput, utilization
 from tb_perfadvisor.testing import run_of

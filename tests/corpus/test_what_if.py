@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor import analyze
-from tb_perfadvisor.api import load
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.signals import Signals

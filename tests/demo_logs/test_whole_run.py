@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.api import describe_runs
-from tb_perfadvisor.api.training import DescribedRun
+from tb_perfadvisor.api.training import DescribedRun, describe_runs
 from tb_perfadvisor.training.pauses import Delay
 from tests.demo_logs.test_labels import ABSOLUTE_PATH, MAX_FILE_BYTES
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.engine.analysis import RuleOutcome, Status
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.api import analyze, load
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.engine.analysis import RankedFinding
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config

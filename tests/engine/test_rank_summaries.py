@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from tb_perfadvisor import analyze, load
-from tb_perfadvisor.api import analyze_captures
+from tb_perfadvisor.api.analyses import analyze_captures
 from tb_perfadvisor.contract.model import Report
 from tb_perfadvisor.engine.analyze import summarize_trace, summarizer_of
 from tb_perfadvisor.engine.config import Config

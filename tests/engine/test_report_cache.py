@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.api import analyze_captures, facts_of_all
+from tb_perfadvisor.api.analyses import analyze_captures
+from tb_perfadvisor.api.comparisons import facts_of_all
 from tb_perfadvisor.comparison.pairing import Choice
 from tb_perfadvisor.comparison.run_facts import RunFacts
 from tb_perfadvisor.contract import model

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.engine.analyze import analyze_run, run_rule, run_rules
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.build import build_report

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from tb_perfadvisor.api import analyze_all
+from tb_perfadvisor import analyze_all
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture
 from tb_perfadvisor.report.report import Report

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import analyze_all
+from tb_perfadvisor import analyze_all
 from tb_perfadvisor.instrument.continuous import recorders
 from tests.support.recording import run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import describe_runs
+from tb_perfadvisor.api.training import describe_runs
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.event_files.run_scalars import read_run
 from tb_perfadvisor.ingest.event_files.runs import event_runs

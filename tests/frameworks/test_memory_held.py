@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.core.operators import MemoryCategory
 from tb_perfadvisor.signals.device.memory_use import memory_categories

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import analyze, load
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.device.memory_use import memory_categories
 from tests.support.recording import run

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.api import analyze_all
+from tb_perfadvisor import analyze_all
 from tb_perfadvisor.ingest.recordings import split_step
 from tb_perfadvisor.instrument.step_hooks import is_in_backward
 from tests.support.recording import QUIET, facts_files

@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from unittest.mock import patch
 
-from tb_perfadvisor import api
+from tb_perfadvisor.api.comparisons import facts_of_all, with_distinct_names
 from tb_perfadvisor.comparison.history import make_history
 from tb_perfadvisor.comparison.pairing import Choice
 from tb_perfadvisor.comparison.run_facts import RunFacts
@@ -40,7 +40,7 @@ def check_history(root: Path) -> None:
     (valid,) = _valid()
     for place, facts in recordings:
         places = [("before",), place, ("after",)]
-        runs = api.with_distinct_names([valid, facts, valid], places)
+        runs = with_distinct_names([valid, facts, valid], places)
         content = history_document([make_history("run", runs)])
         check_numbers(content)
         for form in FORMATS:
@@ -59,7 +59,7 @@ def _recordings(
     """The place and the facts of each capture that can be read."""
     listing = discover(root)
     choices = [Choice(listing, capture) for capture in listing.captures]
-    results = api.facts_of_all(choices, Config(), report_cache=report_cache)
+    results = facts_of_all(choices, Config(), report_cache=report_cache)
     recordings = []
     for choice, result in zip(choices, results, strict=True):
         if isinstance(result, PerfAdvisorError):

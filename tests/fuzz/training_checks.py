@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from tb_perfadvisor.api import describe_runs
+from tb_perfadvisor.api.training import describe_runs
 from tb_perfadvisor.comparison.whole_run import make_training_view
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.discovery import discover

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.execution.process_pool import open_pool
 from tb_perfadvisor.ingest.captures import Capture, Listing, ProfileFile

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.ingest.anonymize.files import anonymize_file
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture

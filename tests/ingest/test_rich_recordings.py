@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.load import load_capture
 from tb_perfadvisor.trace import EventKind, Trace

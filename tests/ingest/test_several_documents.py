@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.ingest.anonymize.kineto import anonymize_kineto
 from tb_perfadvisor.ingest.anonymize.names import Names

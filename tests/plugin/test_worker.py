@@ -165,7 +165,7 @@ def _timeless(file: Path) -> bytes:
 
 def test_worker_does_not_import_tensorboard() -> None:
     program = (
-        "import sys; import tb_perfadvisor.api;"
+        "import sys; import tb_perfadvisor.api.comparisons;"
         "import tb_perfadvisor.plugin.worker, tb_perfadvisor.plugin.log_directories;"
         "print([m for m in sys.modules if m.split('.')[0] in ('tensorboard', 'torch', 'jax')])"
     )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.contract.model import Document, Rejected, Report
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.formats.render import document, render

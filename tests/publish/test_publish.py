@@ -33,7 +33,7 @@ def logdir(tmp_path: Path) -> Path:
 
 def reports_of(logdir: Path) -> list[Report]:
     """Reports with files relative to the logdir, as the command makes them."""
-    from tb_perfadvisor.api import analyze_captures
+    from tb_perfadvisor.api.analyses import analyze_captures
     from tb_perfadvisor.engine.config import Config
     from tb_perfadvisor.ingest.discovery import discover
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.report.formats.render import render

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.contract.model import TableEvidence
 from tb_perfadvisor.report.key_numbers import compile_log_numbers
 from tb_perfadvisor.trace.compile_log import CompileLog

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.contract.model import Rejected
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import UsageError

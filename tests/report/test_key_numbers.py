@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.report.formats.wording import number_rows
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.testing import draw, run_of
 
 GPU = """

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.api.analyses import analyze_below
 from tb_perfadvisor.comparison.compare import compare_facts
 from tb_perfadvisor.comparison.interval import mark, pace_of

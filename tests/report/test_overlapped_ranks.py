@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.testing import draw, run_of
 from tb_perfadvisor.testing.symbols import collective, kernel
 from tb_perfadvisor.trace import KernelFamily, Precision

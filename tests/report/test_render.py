@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from tb_perfadvisor.api import analyze, load
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.contract.model import Document, Rejected
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import UsageError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.report.tables import TABLES

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import sarif_om
 
-from tb_perfadvisor.api import analyze, load
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.contract.model import Rejected
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.formats.render import document, render

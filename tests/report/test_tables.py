@@ -15,7 +15,7 @@ import pandas
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.report.report import Report

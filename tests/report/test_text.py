@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.report.formats.render import document
 from tb_perfadvisor.report.formats.text import print_document

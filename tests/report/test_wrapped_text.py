@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tb_perfadvisor.api import analyze, compare
+from tb_perfadvisor import analyze, compare
 from tb_perfadvisor.report.formats.comparison.render import comparison_document
 from tb_perfadvisor.report.formats.comparison.text import print_comparisons
 from tb_perfadvisor.report.formats.render import document

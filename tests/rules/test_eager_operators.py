@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.machine.facts import Facts, Line, Lines
 from tb_perfadvisor.rules.launch.eager import EagerOperators
 from tb_perfadvisor.rules.launch.host_work import PythonOverhead

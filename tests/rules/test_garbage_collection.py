@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.launch.host_work import GarbageCollection
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.testing.symbols import host

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.communication.redundancy import GradientCopies
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.launch.optimizer import GradientZeroing
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.steps.variation import LongPrefillStep
 from tb_perfadvisor.testing import check_rule, find
 from tb_perfadvisor.units import NS_PER_MS

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.launch.host_work import PythonOverhead
 from tb_perfadvisor.rules.steps.variation import PeriodicSpikes, StepOutliers
 from tb_perfadvisor.testing import check_rule, find

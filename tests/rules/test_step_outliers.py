@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.machine.facts import Facts, Line, Lines
 from tb_perfadvisor.rules.steps.variation import StepOutliers
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find, host, ms, run_of

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.placement.devices import UnusedDevices
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import ms

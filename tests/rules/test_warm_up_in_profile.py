@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.rules.steps.variation import WarmUpInProfile
 from tb_perfadvisor.testing import check_rule, find
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from msgspec import Struct
 
-from tb_perfadvisor.api import describe_runs
+from tb_perfadvisor.api.training import describe_runs
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.ingest.discovery import discover
 from tb_perfadvisor.ingest.files import budget as budget_module

@@ -6,7 +6,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.intervals import Intervals, union
 from tb_perfadvisor.trace.tables import Int32

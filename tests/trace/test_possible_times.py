@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.signals import Cause
 from tb_perfadvisor.testing import TraceBuilder, ms
 from tb_perfadvisor.trace import EventKind, Trace

@@ -10,7 +10,6 @@ import msgspec
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.plain_text import printable_json
-from tb_perfadvisor.report.formats.markdown import render_markdown
 from tb_perfadvisor.version import VERSION
 
 _MOST_REJECTED = 1_000
@@ -41,6 +40,12 @@ def _text(content: model.Document) -> str:
     return render_text(content)
 
 
+def _markdown(content: model.Document) -> str:
+    from tb_perfadvisor.report.formats.markdown import render_markdown
+
+    return render_markdown(content)
+
+
 def _html(content: model.Document) -> str:
     from tb_perfadvisor.report.formats.html import render_html  # imports all rules
 
@@ -63,7 +68,7 @@ FORMATS: Mapping[str, Callable[[model.Document], str]] = MappingProxyType(
     {
         "text": _text,
         "json": _json,
-        "markdown": render_markdown,
+        "markdown": _markdown,
         "html": _html,
         "sarif": _sarif,
         "brief": _brief,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor import api
+from tb_perfadvisor import analyze
 from tb_perfadvisor.ingest.anonymize.files import anonymize_file
 from tests.ingest.anonymize.test_files import facts
 from tests.support.corpus_traces import CORPUS
@@ -41,7 +41,7 @@ def test_names_of_the_user_are_replaced(tmp_path: Path) -> None:
     anonymize_file(source, copy)
     content = copy.read_bytes()
     assert not [secret for secret in SECRETS if secret in content]
-    assert facts(api.analyze(copy))["overview"] == facts(api.analyze(source))["overview"]
+    assert facts(analyze(copy))["overview"] == facts(analyze(source))["overview"]
 
 
 @pytest.mark.corpus
@@ -49,7 +49,7 @@ def test_results_of_a_recorded_export_stay(tmp_path: Path) -> None:
     source = CORPUS / "gindachen/tests_fixtures_mfu_2gpu_before.sqlite"
     copy = tmp_path / source.name
     anonymize_file(source, copy)
-    found, expected = facts(api.analyze(copy)), facts(api.analyze(source))
+    found, expected = facts(analyze(copy)), facts(analyze(source))
     assert [finding for finding, _ in found.pop("savings")] == [
         finding for finding, _ in expected.pop("savings")
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tb_perfadvisor import api
+from tb_perfadvisor import analyze
 from tb_perfadvisor.errors import PerfAdvisorError, UsageError
 from tb_perfadvisor.ingest.anonymize.files import anonymize_file
 from tb_perfadvisor.ingest.xspace.decode.messages import WRITING
@@ -53,7 +53,7 @@ def facts(report: Report) -> dict[str, Any]:
 def test_outcomes_and_times_stay(source: Path, tmp_path: Path) -> None:
     copy = tmp_path / source.name
     anonymize_file(source, copy)
-    assert facts(api.analyze(copy)) == facts(api.analyze(source))
+    assert facts(analyze(copy)) == facts(analyze(source))
 
 
 @pytest.mark.corpus
@@ -65,7 +65,7 @@ def test_outcomes_and_times_of_the_corpus_stay(pattern: str, tmp_path: Path) -> 
     source = next(iter(sorted(Path(corpus).glob(pattern))))
     copy = tmp_path / source.name
     anonymize_file(source, copy)
-    assert facts(api.analyze(copy)) == facts(api.analyze(source))
+    assert facts(analyze(copy)) == facts(analyze(source))
 
 
 def planted_kineto() -> bytes:

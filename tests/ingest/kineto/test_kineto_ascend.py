@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.errors import UnreadableProfileError
 from tb_perfadvisor.testing import run_of
 from tb_perfadvisor.trace import Device, EventKind, KernelFamily, Trace

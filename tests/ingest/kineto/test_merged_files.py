@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tb_perfadvisor import analyze
-from tb_perfadvisor.api import load
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, ms, us
 from tb_perfadvisor.trace import Run, Trace

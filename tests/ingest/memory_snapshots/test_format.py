@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.ingest.anonymize.files import anonymize_file
 from tb_perfadvisor.ingest.discovery import discover

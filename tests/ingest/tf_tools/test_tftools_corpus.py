@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tb_perfadvisor import analyze
-from tb_perfadvisor.api import load
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.report.report import Report
 from tb_perfadvisor.signals import Cause, Signals
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.hardware import identify
 from tb_perfadvisor.ingest.xspace.reader import read_xplane
 from tb_perfadvisor.signals import Signals

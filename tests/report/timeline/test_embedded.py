@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.contract.model import EventsEvidence, EvidenceRow
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.report import Report

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.report.timeline.collect_events import collect_events
 from tb_perfadvisor.report.timeline.range_sums import range_of_step, sum_range
 from tb_perfadvisor.report.timeline.window import TimelineEvents, describe_event, linked_events

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.report.views import VIEWS, available_views, make_views
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import draw, run_of

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.report.views.input import InputView, make_input_view
 from tb_perfadvisor.signals import Signals

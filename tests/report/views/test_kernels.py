@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.report.views.kernels import KernelsView, make_kernels_view
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of, us

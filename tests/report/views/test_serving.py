@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.report.views.serving import make_serving_view
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.testing import draw, run_of, us

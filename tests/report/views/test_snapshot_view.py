@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.report.formats.render import render
 from tb_perfadvisor.report.key_numbers import snapshot_numbers
 from tb_perfadvisor.report.views.snapshot import SnapshotView, make_snapshot_view

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.signals import Signals

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tb_perfadvisor.api import analyze, load
+from tb_perfadvisor import analyze, load
 from tb_perfadvisor.ingest.files.budget import Budget
 from tb_perfadvisor.ingest.xspace.decode.messages import HloProto, decode_program
 from tb_perfadvisor.ingest.xspace.interpret.hlo.programs import planned_memory

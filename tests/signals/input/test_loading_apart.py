@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import analyze
+from tb_perfadvisor import analyze
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.input.host_loading import LoadingApart, loading_apart
 from tb_perfadvisor.testing import draw, host, ms, run_of

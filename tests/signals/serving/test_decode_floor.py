@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.report.views.serving import describe_floor
 from tb_perfadvisor.signals import Signals, reference_worker
 from tb_perfadvisor.signals.serving.decode import DecodeFloor, cache_bytes_per_token, decode_floor

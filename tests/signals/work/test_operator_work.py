@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.signals.work.operator_inputs import Matmul, Work
 from tb_perfadvisor.signals.work.operator_work import work_of_operator
 from tb_perfadvisor.trace import KernelFamily

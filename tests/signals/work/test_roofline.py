@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tb_perfadvisor.api import load
+from tb_perfadvisor import load
 from tb_perfadvisor.hardware import find_device
 from tb_perfadvisor.signals import Signals
 from tb_perfadvisor.signals.work.roofline import (
