@@ -49,7 +49,7 @@ def enclosing_rows(
     parent = np.full(count, -1, dtype=np.int32)
     if count == 0:
         return parent
-    order = stable_order(track).astype(np.int32)
+    order = stable_order(track)
     tracks = track[order]
     ends = end_ns[order]
     needed = ends if needed_ns is None else needed_ns[order]

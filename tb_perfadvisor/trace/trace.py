@@ -181,7 +181,7 @@ class Trace(Struct, frozen=True):
         table have the default.
         """
         expanded = np.full(len(self.events), default, dtype=values.dtype)
-        expanded[rows] = values
+        expanded[rows.astype(np.intp, copy=False)] = values  # see `row_mask`
         return expanded
 
     def operations(self, rows: Int32) -> Int32:

@@ -102,7 +102,7 @@ def shows_device_use(trace: Trace) -> bool:
 def _devices_of(trace: Trace, kinds: tuple[EventKind, ...]) -> tuple[int, ...]:
     has_events = np.zeros(len(trace.tracks.device), dtype=bool)
     for kind in kinds:
-        has_events[trace.events.track[trace.rows(kind)]] = True
+        has_events |= row_mask(len(has_events), trace.events.track[trace.rows(kind)])
     devices = distinct(trace.tracks.device[has_events])
     return tuple(devices[devices >= 0].tolist())
 
