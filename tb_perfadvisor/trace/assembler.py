@@ -381,7 +381,7 @@ def _without_deepest(trace: Trace) -> Trace:
 
 
 def _ordered(column: NDArray[Any], order: NDArray[Any]) -> NDArray[Any]:
-    return column if is_repeated(column) else column[order]
+    return column if is_repeated(column) else column.take(order)
 
 
 def _launches(kind: NDArray[np.uint8], correlation: NDArray[np.int64]) -> Int32:

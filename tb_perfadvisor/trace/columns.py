@@ -190,9 +190,9 @@ class IdIndex:
             entries = ids - np.int64(self._offset) if self._offset else ids
             # As unsigned numbers, negative entries are beyond the table.
             unsigned = entries.view(np.uint64 if entries.dtype == np.int64 else np.uint32)
-            rows: Int32 = self._table[
-                np.minimum(unsigned, unsigned.dtype.type(self._table.size - 1))
-            ]
+            entries = np.minimum(unsigned, unsigned.dtype.type(self._table.size - 1))
+            # `take` with indices of NumPy's own width takes half of the time of indexing.
+            rows: Int32 = self._table.take(entries.astype(np.intp, copy=False))
             return rows
         if not len(self):
             return np.zeros(ids.shape, dtype=np.int32)

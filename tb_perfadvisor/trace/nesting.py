@@ -142,10 +142,10 @@ def nearest(parent: Int32, is_mark: NDArray[np.bool_]) -> Int32:
     target = np.where(is_mark, np.arange(count, dtype=np.int32), parent)
     rows = np.flatnonzero((target >= 0) & ~is_mark)
     while rows.size:
-        next_target = target[target[rows]]
+        next_target = target.take(target.take(rows))
         # A row that points to a marked event, or to nothing, is done.
         target[rows] = next_target
-        rows = rows[(next_target >= 0) & ~is_mark[next_target]]
+        rows = rows[(next_target >= 0) & ~is_mark.take(next_target)]
     return target
 
 

@@ -208,8 +208,9 @@ def _outer(label: str, module_of: dict[str, int]) -> int:
 
 
 def _frozen(column: NDArray[np.integer], rows: NDArray[np.integer]) -> Int32:
-    is_known = (column >= 0).any()
-    frozen: Int32 = column[rows].astype(np.int32) if is_known else repeated(-1, len(rows), np.int32)
+    if not (column >= 0).any():
+        return repeated(-1, len(rows), np.int32)
+    frozen: Int32 = column.take(rows).astype(np.int32)
     frozen.setflags(write=False)
     return frozen
 
