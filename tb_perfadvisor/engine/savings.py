@@ -34,7 +34,6 @@ from tb_perfadvisor.trace.intervals import (
     overlap_ns,
     shared_ns,
     total_ns,
-    union,
 )
 from tb_perfadvisor.whatif import (
     Async,
@@ -289,13 +288,13 @@ def _most_time_taken_ns(kind: EventKind, signals: Signals, work: Intervals) -> i
     """
     trace, events = signals.trace, signals.trace.events
     rows = trace.rows(kind)
-    overlap_ns = shared_ns(work, union(events.start_ns[rows], events.end_ns[rows]))
+    overlap_ns = shared_ns(work, events.spans(rows))
     if overlap_ns == 0:
         return 0
     busy_ns = 0
     for _, places in places_by_value(events.track[rows]):
         of_track = rows[places]
-        busy = union(events.start_ns[of_track], events.end_ns[of_track])
+        busy = events.spans(of_track)
         busy_ns += shared_ns(busy, work)
     return overlap_ns * busy_ns // (busy_ns + overlap_ns)
 

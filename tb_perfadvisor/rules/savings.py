@@ -300,7 +300,7 @@ def most_saved_ns(signals: Signals) -> int:
 
 def _inside(signals: Signals, chosen: Mask) -> Intervals:
     events, rows = signals.trace.events, signals.synchronizations.row[chosen]
-    return union(events.start_ns[rows], events.end_ns[rows])
+    return events.spans(rows)
 
 
 def _induced_idle(signals: Signals, chosen: Mask) -> Intervals:

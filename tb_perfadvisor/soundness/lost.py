@@ -97,7 +97,7 @@ def with_lost_work(trace: Trace, work: Int32) -> Soundness:
     `work` has the events on streams, by start.
     """
     events = trace.events
-    busy = union(events.start_ns[work], events.end_ns[work])
+    busy = events.spans(work)
     if is_sampled(trace) or not len(busy):
         return Soundness()
     launches = unanswered_launches(trace)

@@ -114,7 +114,8 @@ def unique_inverse(values: NDArray[Any]) -> tuple[NDArray[Any], Int64]:
         return unique, np.searchsorted(unique, values)
     number = np.cumsum(occurs, dtype=np.int32)  # no 64 bits
     number -= 1
-    return unique, number[values - least if least else values].astype(np.int64)
+    entry = (values - least if least else values).astype(np.intp, copy=False)
+    return unique, number.take(entry).astype(np.int64)
 
 
 def group_rows(*columns: NDArray[Any]) -> tuple[Int64, Int64]:

@@ -23,7 +23,7 @@ from tb_perfadvisor.trace.integer_groups import (
     quantile,
     row_mask,
 )
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, intersect, join, total_ns, union
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, intersect, join, total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 LINKED_SHARE = 0.98
@@ -330,6 +330,6 @@ def _activity(
     found = dict.fromkeys(tracks, EMPTY)
     for track, places in places_by_value(events.track[rows]):
         leaves = rows[places]
-        busy = union(events.start_ns[leaves], events.end_ns[leaves])
+        busy = events.spans(leaves)
         found[track] = clip(busy, start_ns, end_ns)
     return found

@@ -156,7 +156,7 @@ def _hidden_ns(signals: Signals, program: Program) -> int:
     """How long the device works while nothing of the threads that run the steps is recorded."""
     events = signals.trace.events
     on_line = is_in(events.track, program.lines[0]) & (events.kind != EventKind.STEP)
-    shown = union(events.start_ns[on_line], events.end_ns[on_line])
+    shown = events.spans(on_line)
     unseen = complement(shown, program.start_ns, program.end_ns)
     longest_ns = min(LONGEST_PAUSE_NS, signals.steps.window_ns // signals.steps.count // 100)
     unseen = unseen[unseen[:, 1] - unseen[:, 0] > longest_ns]

@@ -30,7 +30,7 @@ from tb_perfadvisor.signals.ranks.exposed_communication import (
 from tb_perfadvisor.signals.steps.step_variation import micro_batches
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
-from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns, union
+from tb_perfadvisor.trace.intervals import intersect, join, overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Remove, Shorten
@@ -55,7 +55,7 @@ class DataParallel(Rule):
             return
         rows = _named(trace, _MOVING)
         events = trace.events
-        moving = union(events.start_ns[rows], events.end_ns[rows])
+        moving = events.spans(rows)
         lost = attribution.of(
             Cause.COPIES,
             Cause.LAUNCHING,

@@ -34,7 +34,7 @@ from tb_perfadvisor.signals.ranks.exposed_communication import has_role
 from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import EventKind, Precision
 from tb_perfadvisor.trace.integer_groups import group_rows, places_by_value
-from tb_perfadvisor.trace.intervals import clip, minus, overlap_ns, total_ns, union
+from tb_perfadvisor.trace.intervals import clip, minus, overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import NS_PER_S, format_duration, format_rate, format_share
 
@@ -370,7 +370,7 @@ class HostBackend(Rule):
         rows = collectives.row[on_host]
         window = signals.attribution
         inside = clip(
-            union(events.start_ns[rows], events.end_ns[rows]),
+            events.spans(rows),
             window.window_start_ns,
             window.window_end_ns,
         )

@@ -227,7 +227,7 @@ def idle_by_host_state(signals: Signals, intervals: Intervals, recording_ns: int
     """
     trace, attribution = signals.trace, signals.attribution
     replays = graph_replays(signals).row
-    replaying = union(trace.events.start_ns[replays], trace.events.end_ns[replays])
+    replaying = trace.events.spans(replays)
 
     def idle_ns(*causes: Cause) -> int:
         return shared_ns(attribution.of(*causes), intervals)

@@ -45,7 +45,6 @@ from tb_perfadvisor.trace.intervals import (
     overlap_once_ns,
     shared_ns,
     total_ns,
-    union,
 )
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S, format_rate
@@ -278,7 +277,7 @@ def _of_core(signals: Signals) -> Int32:
 
 
 def _time_of(trace: Trace, rows: Int32) -> Intervals:
-    return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
+    return trace.events.spans(rows)
 
 
 def _directions(trace: Trace, rows: Int32) -> Int32:
@@ -372,7 +371,7 @@ class HostArguments(Rule):
         expected = total // 4 if on_cpu and is_batch else total // 2
         rows, events = transfers.rows, signals.trace.events
         # At best, all that runs beside copies on the CPU waits for them, or for the memory.
-        copying = total_ns(union(events.start_ns[rows], events.end_ns[rows])) if on_cpu else total
+        copying = total_ns(events.spans(rows)) if on_cpu else total
         subject = "No operator runs" if on_cpu else "The device idles"
         times = costliest("Longest copies", signals.worker, rows, events.duration_ns[rows])
         yield Finding(

@@ -102,7 +102,7 @@ class LoaderInMainProcess(Rule):
         least_ns = 0 if prices is not None and prices.keeps_in_memory else self.minimum_fetch_ns
         if len(rows) == 0 or usual_ns < least_ns:
             return
-        fetches = union(events.start_ns[rows], events.end_ns[rows])
+        fetches = events.spans(rows)
         claims = intersect(signals.attribution.intervals[Cause.INPUT], fetches)
         stall_ns = total_ns(claims)
         if self.is_minor(stall_ns if prices is None else prices.best.expected_ns, signals):
@@ -339,7 +339,7 @@ class SmallFileReads(Rule):
         rows, opened = file_calls(signals)
         if opened < self.minimum_files * signals.steps.count:
             return
-        calls = union(events.start_ns[rows], events.end_ns[rows])
+        calls = events.spans(rows)
         claims = intersect(stall, input_stages(signals).intervals[Stage.READING])
         opening_ns = shared_ns(claims, calls)
         if self.is_minor(opening_ns, signals):
@@ -480,4 +480,4 @@ def _generators(signals: Signals) -> Intervals:
     pipelines, events = tfdata(signals), signals.trace.events
     stages = [pipelines.call_rows[n] for n, kind in enumerate(pipelines.kind) if kind == _GENERATOR]
     rows = np.concatenate(stages) if stages else np.empty(0, dtype=np.int32)
-    return union(events.start_ns[rows], events.end_ns[rows])
+    return events.spans(rows)

@@ -46,7 +46,7 @@ from tb_perfadvisor.signals.input.tfdata import kind_of, tfdata
 from tb_perfadvisor.signals.steps.timed_run import input_over_run, parts_of_worker
 from tb_perfadvisor.trace import EventKind, OperatorTotal, Trace
 from tb_perfadvisor.trace.integer_groups import distinct
-from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
+from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns
 from tb_perfadvisor.trace.names import short_name
 from tb_perfadvisor.trace.tables import Int32
 from tb_perfadvisor.units import format_duration, format_share
@@ -121,9 +121,7 @@ class InputStall(Rule):
             return
         if has_workers and signals.device.is_host_only:
             waits = rows[duration_ns >= self.minimum_wait_ns]
-            claims = intersect(
-                claims, union(trace.events.start_ns[waits], trace.events.end_ns[waits])
-            )
+            claims = intersect(claims, trace.events.spans(waits))
             stall_ns = total_ns(claims)
             if not self._is_large_or_recurs(claims, hand_over_ns, signals):
                 return
@@ -538,9 +536,7 @@ class InfeedWait(Rule):
         events = trace.events
         rows = trace.rows(EventKind.INFEED_WAIT)
         rows = rows[trace.tracks.device[events.track[rows]] == signals.device.index]
-        claims = intersect(
-            window.intervals[Cause.INPUT], union(events.start_ns[rows], events.end_ns[rows])
-        )
+        claims = intersect(window.intervals[Cause.INPUT], events.spans(rows))
         waited_ns = total_ns(claims)
         if self.is_minor(waited_ns, signals):
             return

@@ -45,7 +45,6 @@ from tb_perfadvisor.trace.intervals import (
     overlap_ns,
     shared_ns,
     total_ns,
-    union,
 )
 from tb_perfadvisor.units import format_bytes, format_duration
 from tb_perfadvisor.whatif import Remove
@@ -251,12 +250,7 @@ def _element_bytes(pipelines: Pipelines, node: int) -> float:
 def _reading_or_python(signals: Signals) -> Intervals:
     """When functions read files or run Python code."""
     events = signals.trace.events
-    return join(
-        *(
-            union(events.start_ns[rows], events.end_ns[rows])
-            for rows in (file_reads(signals), python_functions(signals))
-        )
-    )
+    return join(*(events.spans(rows) for rows in (file_reads(signals), python_functions(signals))))
 
 
 class TfdataRepeatBeforeShuffle(Rule):

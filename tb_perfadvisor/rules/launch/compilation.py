@@ -115,7 +115,7 @@ class Recompilation(Rule):
                 total_ns(claims) + first_ns,
                 claims,
                 "measured",
-                (Remove(union(events.start_ns[rows], events.end_ns[rows])),),
+                (Remove(events.spans(rows)),),
                 first_ns,
                 is_unknown=is_single,
             ),

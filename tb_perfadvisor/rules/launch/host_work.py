@@ -82,7 +82,6 @@ from tb_perfadvisor.trace.intervals import (
     overlap_ns,
     single,
     total_ns,
-    union,
 )
 from tb_perfadvisor.trace.names import named, short_annotation, short_name
 from tb_perfadvisor.units import format_duration, format_share
@@ -548,9 +547,9 @@ class PipelineMadeInStep(Rule):
         if len(iterators) < _FEWEST or len(made) <= len(iterators) or not len(functions):
             return
         window = signals.attribution
-        working = union(events.start_ns[functions], events.end_ns[functions])
+        working = events.spans(functions)
         around = minus(single(window.window_start_ns, window.window_end_ns), working)
-        making = union(events.start_ns[made], events.end_ns[made])
+        making = events.spans(made)
         claims = around[overlap_ns(making, around[:, 0], around[:, 1]) > 0]
         total = total_ns(claims)
         if self.is_minor(total, signals):

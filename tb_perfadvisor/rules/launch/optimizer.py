@@ -19,7 +19,7 @@ from tb_perfadvisor.signals.host.optimizer_loops import (
     zeroing_loop,
 )
 from tb_perfadvisor.signals.recording.profiler_overhead import profiler_overhead
-from tb_perfadvisor.trace.intervals import intersect, join, total_ns, union
+from tb_perfadvisor.trace.intervals import intersect, join, total_ns
 from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Remove, Shorten
 
@@ -44,11 +44,11 @@ class UnfusedOptimizer(Rule):
         trace, events = signals.trace, signals.trace.events
         computing = intersect(
             signals.attribution.of(*COMPUTE),
-            union(events.start_ns[loop.kernels], events.end_ns[loop.kernels]),
+            events.spans(loop.kernels),
         )
         recording_ns = profiler_overhead(signals).within_ns(loop.idle)
         duration = events.duration_ns[loop.operators]
-        host = union(events.start_ns[loop.operators], events.end_ns[loop.operators])
+        host = events.spans(loop.operators)
         yield Finding(
             instance=count_per_step(len(loop.kernels), "launch", signals, plural="launches"),
             summary=(
@@ -176,7 +176,7 @@ class GradientZeroing(Rule):
         trace, events = signals.trace, signals.trace.events
         filling = intersect(
             signals.attribution.of(*BUSY),
-            union(events.start_ns[loop.kernels], events.end_ns[loop.kernels]),
+            events.spans(loop.kernels),
         )
         claims = join(loop.idle, filling)
         total = total_ns(claims)
@@ -184,7 +184,7 @@ class GradientZeroing(Rule):
             return
         recording_ns = profiler_overhead(signals).within_ns(loop.idle)
         duration = events.duration_ns[loop.operators]
-        host = union(events.start_ns[loop.operators], events.end_ns[loop.operators])
+        host = events.spans(loop.operators)
         yield Finding(
             instance=count_per_step(len(loop.kernels), "fill", signals),
             summary=(

@@ -85,7 +85,7 @@ def _blocking_launches(signals: Signals, kernels: Int32) -> Finding | None:
         return None
     events, window = signals.trace.events, signals.attribution
     start, end = window.window_start_ns, window.window_end_ns
-    waiting = clip(union(events.start_ns[kernels], events.end_ns[kernels]), start, end)
+    waiting = clip(events.spans(kernels), start, end)
     launches = count_per_step(len(kernels), "launch", signals, plural="launches")
     idle = window.of(*HOST_CAUSED, Cause.QUEUED, Cause.BETWEEN_STEPS)
     expected_ns = min(total_ns(waiting), total_ns(idle))
@@ -119,19 +119,19 @@ def _added_operators(
     trace, window = signals.trace, signals.attribution
     events, device, waits = trace.events, signals.device, signals.synchronizations
     start, end = window.window_start_ns, window.window_end_ns
-    spans = clip(union(events.start_ns[rows], events.end_ns[rows]), start, end)
+    spans = clip(events.spans(rows), start, end)
     is_inside = contains(spans, events.start_ns[waits.row])
     if device.index is None:
         rows = rows[events.track[rows] == signals.step_track]
         kernels, claims = (
             rows[:0],
-            clip(union(events.start_ns[rows], events.end_ns[rows]), start, end),
+            clip(events.spans(rows), start, end),
         )
         low_ns = total_ns(claims)
     else:
         launch = events.launched_by[device.rows]
         kernels = device.rows[(launch >= 0) & contains(spans, events.start_ns[launch])]
-        busy = clip(union(events.start_ns[kernels], events.end_ns[kernels]), start, end)
+        busy = clip(events.spans(kernels), start, end)
         after = union(events.start_ns[waits.row[is_inside]], waits.until_ns[is_inside])
         claims = join(busy, intersect(signals.host_idle, join(spans, after)))
         low_ns = total_ns(busy)
@@ -190,7 +190,7 @@ class CheckedNumbers(Rule):
         if len(rows) == 0:
             return
         start, end = window.window_start_ns, window.window_end_ns
-        spans = union(trace.events.start_ns[rows], trace.events.end_ns[rows])
+        spans = trace.events.spans(rows)
         low_ns = total_ns(clip(spans, start, end))
         share = len(rows) / operators
         expected_ns = max(low_ns, int(share * window.window_ns))
@@ -263,7 +263,7 @@ class AllocatorChurn(Rule):
                 total,
                 claims,
                 "heuristic" if is_rare else "measured",
-                (Remove(union(events.start_ns[rows], events.end_ns[rows])),),
+                (Remove(events.spans(rows)),),
                 realized_share=0.5 if is_rare else 1.0,
             ),
             evidence=(

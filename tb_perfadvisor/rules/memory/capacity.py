@@ -42,7 +42,7 @@ from tb_perfadvisor.signals.snapshots.course import (
     snapshot_capacity_bytes,
 )
 from tb_perfadvisor.signals.snapshots.sites import line_of
-from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns, union
+from tb_perfadvisor.trace.intervals import Intervals, intersect, minus, total_ns
 from tb_perfadvisor.units import format_bytes, format_share
 
 _ADVICE = ("activation-checkpointing", "expandable-segments", "less-memory")
@@ -233,7 +233,7 @@ def _idle_of_launching(signals: Signals) -> Intervals:
         intersect(short_gaps, idle_without(signals, *OVERRIDING, IdleOwner.SLOW_LAUNCH)),
     )
     events, rows = signals.trace.events, signals.placement.host_rows
-    return minus(idle, union(events.start_ns[rows], events.end_ns[rows]))
+    return minus(idle, events.spans(rows))
 
 
 def _range(signals: Signals) -> str:

@@ -520,7 +520,7 @@ class WarmUpInProfile(Rule):
         waits = union(gaps.start_ns[~gaps.is_queued], gaps.end_ns[~gaps.is_queued])
         idle = overlap_ns(waits, events.start_ns[rows], events.end_ns[rows])
         rows, idle = rows[idle > 0], idle[idle > 0]
-        total = shared_ns(waits, union(events.start_ns[rows], events.end_ns[rows]))
+        total = shared_ns(waits, events.spans(rows))
         share = share_of_window(total, signals)
         if len(rows) == 0 or share < self.minimum_share:
             return

@@ -30,7 +30,7 @@ from tb_perfadvisor.signals.tpu.transfers import (
 from tb_perfadvisor.signals.tpu.xla_operations import executions
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct
-from tb_perfadvisor.trace.intervals import clip, intersect, minus, overlap_ns, total_ns, union
+from tb_perfadvisor.trace.intervals import clip, intersect, minus, overlap_ns, total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S
 
@@ -51,7 +51,7 @@ class BarrierWait(Rule):
         events, rows = trace.events, barriers(trace)
         rows = rows[trace.tracks.device[events.track[rows]] == signals.device.index]
         waits = clip(
-            union(events.start_ns[rows], events.end_ns[rows]),
+            events.spans(rows),
             window.window_start_ns,
             window.window_end_ns,
         )
@@ -90,7 +90,7 @@ class SlowCrossSlice(Rule):
         done = transfers.done
         claims = intersect(
             signals.attribution.intervals[Cause.COMMUNICATION],
-            union(events.start_ns[done], events.end_ns[done]),
+            events.spans(done),
         )
         waited_ns = total_ns(claims)
         if self.is_minor(waited_ns, signals):
@@ -173,7 +173,7 @@ class SynchronousCollectives(Rule):
         done = pairs.done[is_bare]
         claims = intersect(
             attribution.intervals[Cause.COMMUNICATION],
-            union(events.start_ns[done], events.end_ns[done]),
+            events.spans(done),
         )
         waited_ns = total_ns(claims)
         if self.is_minor(waited_ns, signals):

@@ -30,7 +30,7 @@ from tb_perfadvisor.signals.work.matrix_work import MatrixUnit, matrix_unit
 from tb_perfadvisor.trace import Totals
 from tb_perfadvisor.trace.hlo_text import Shape, round_up
 from tb_perfadvisor.trace.integer_groups import is_in, unique_inverse
-from tb_perfadvisor.trace.intervals import clip, total_ns, union
+from tb_perfadvisor.trace.intervals import clip, total_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S, format_bytes, format_duration, format_share
 
@@ -491,7 +491,7 @@ class ShortLoopTrips(Rule):
         is_short = found.trips >= self.minimum_trips
         is_short &= events.duration_ns[found.row] < self.maximum_trip_ns * found.trips
         rows, trips = found.row[is_short], found.trips[is_short]
-        time = union(events.start_ns[rows], events.end_ns[rows])
+        time = events.spans(rows)
         claims = clip(time, window.window_start_ns, window.window_end_ns)
         looped_ns = total_ns(claims)
         if self.is_minor(looped_ns, signals):

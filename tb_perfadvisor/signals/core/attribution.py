@@ -152,7 +152,7 @@ def _device_time(
     ]
     idle = window
     for cause, cause_rows in rows_by_cause:
-        part = intersect(idle, union(events.start_ns[cause_rows], events.end_ns[cause_rows]))
+        part = intersect(idle, events.spans(cause_rows))
         parts[cause] = part
         idle = minus(idle, part)
     return idle
@@ -220,8 +220,8 @@ def _blocked(trace: Trace, tracks: tuple[int, ...], parts: Mapping[Cause, Interv
     starts = calls[named(trace, calls, _STARTS_THREAD)]
     calls = calls[named(trace, calls, BLOCKING_CALL)]
     waits = minus(
-        union(events.start_ns[calls], events.end_ns[calls]),
-        union(events.start_ns[starts], events.end_ns[starts]),
+        events.spans(calls),
+        events.spans(starts),
     )
     return intersect(join(parts[Cause.PYTHON], parts[Cause.BETWEEN_STEPS]), waits)
 
@@ -247,7 +247,7 @@ def _host_time(
     idle = minus(window, work)
     collectives = trace.rows(EventKind.HOST_COLLECTIVE)
     events = trace.events
-    busy = union(events.start_ns[collectives], events.end_ns[collectives])
+    busy = events.spans(collectives)
     parts[Cause.COMMUNICATION] = intersect(idle, busy)
     idle = minus(idle, busy)
     running = intersect(idle, running_programs(trace))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.trace import Trace
 from tb_perfadvisor.trace.columns import TextColumn
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, rows_by_group, stable_order
-from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
+from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns
 from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -225,4 +225,4 @@ def _transfer_ns(row: Int32, transfers: Mapping[int, int], recorded: Int64) -> I
 
 def exposed_part(trace: Trace, rows: Int32, exposed: Intervals) -> Intervals:
     """The part of the exposed communication in which these collectives run."""
-    return intersect(exposed, union(trace.events.start_ns[rows], trace.events.end_ns[rows]))
+    return intersect(exposed, trace.events.spans(rows))

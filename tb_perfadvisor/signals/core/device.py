@@ -11,7 +11,7 @@ from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.core.host_speed import outruns_hosts, starts_a_device
 from tb_perfadvisor.trace import BUSY_KINDS, Device, EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value, row_mask
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, total_ns, union
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, total_ns
 from tb_perfadvisor.trace.tables import Int32
 
 _OF_DEVICES = ("nccl", "xccl", "hccl")
@@ -172,7 +172,7 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
     busiest, busy = None, EMPTY
     for device, places in places_by_value(device_of):
         device_rows = rows[places]
-        intervals = union(events.start_ns[device_rows], events.end_ns[device_rows])
+        intervals = events.spans(device_rows)
         if busiest is None or total_ns(intervals) > total_ns(busy):
             busiest, busy = device, intervals
     if busiest is None:
@@ -196,8 +196,8 @@ def device_timeline(trace: Trace) -> DeviceTimeline:
         index=busiest,
         rows=leaf,
         containers=device_rows[is_container],
-        waits=union(events.start_ns[waits], events.end_ns[waits]),
-        busy=union(events.start_ns[leaf], events.end_ns[leaf]),
+        waits=events.spans(waits),
+        busy=events.spans(leaf),
         # If the recorder summed up all devices, one timeline stands for all.
         used=used if trace.totals is None else max(len(trace.devices), used),
         is_missing=False,

@@ -14,7 +14,6 @@ from tb_perfadvisor.trace.intervals import (
     join,
     minus,
     overlap_ns,
-    union,
 )
 from tb_perfadvisor.trace.tables import Int32
 
@@ -65,7 +64,7 @@ def host_activity(trace: Trace, track: int, intervals: Intervals) -> HostActivit
         names=tuple(trace.strings[names[i]] for i in order),
         count=tuple(int(count[i]) for i in order),
         inside_ns=tuple(int(total[i]) for i in order),
-        covered=intersect(intervals, union(events.start_ns[rows], events.end_ns[rows])),
+        covered=intersect(intervals, events.spans(rows)),
     )
 
 
@@ -109,8 +108,8 @@ def host_work(trace: Trace, step_track: int) -> Intervals:
         rows = rows[events.track[rows] == step_track]
         feeding = trace.rows(EventKind.INPUT_WAIT, EventKind.COMPILE)
         feeding = feeding[events.track[feeding] == step_track]
-        waits = union(events.start_ns[feeding], events.end_ns[feeding])
-        return minus(union(events.start_ns[rows], events.end_ns[rows]), waits)
+        waits = events.spans(feeding)
+        return minus(events.spans(rows), waits)
     input_rows = trace.rows(EventKind.INPUT_WAIT, EventKind.INPUT_WORK)
     input_by_track = {
         track: input_rows[places] for track, places in places_by_value(events.track[input_rows])
@@ -118,6 +117,6 @@ def host_work(trace: Trace, step_track: int) -> Intervals:
     busy = []
     for track, places in places_by_value(events.track[rows]):
         own, feeding = rows[places], input_by_track.get(track, input_rows[:0])
-        feeding_time = union(events.start_ns[feeding], events.end_ns[feeding])
-        busy.append(minus(union(events.start_ns[own], events.end_ns[own]), feeding_time))
+        feeding_time = events.spans(feeding)
+        busy.append(minus(events.spans(own), feeding_time))
     return join(*busy)

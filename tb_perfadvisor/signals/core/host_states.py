@@ -89,7 +89,7 @@ class _ThreadStates:
             return EMPTY
         if (cause, track) not in self._known:
             events = self._trace.events
-            self._known[cause, track] = union(events.start_ns[rows], events.end_ns[rows])
+            self._known[cause, track] = events.spans(rows)
         return self._known[cause, track]
 
 
@@ -97,7 +97,7 @@ def states_of(trace: Trace, kinds: tuple[EventKind, ...], tracks: tuple[int, ...
     """When any of the threads is inside an event of one of the kinds."""
     rows = trace.rows(*kinds)
     rows = rows[is_in(trace.events.track[rows], tracks)]
-    return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
+    return trace.events.spans(rows)
 
 
 def input_waits(trace: Trace, tracks: tuple[int, ...]) -> Intervals:
@@ -109,7 +109,7 @@ def input_waits(trace: Trace, tracks: tuple[int, ...]) -> Intervals:
     rows = trace.rows(EventKind.INPUT_WAIT)
     if trace.source.framework != "tensorflow":
         rows = rows[is_in(trace.events.track[rows], tracks)]
-    return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
+    return trace.events.spans(rows)
 
 
 _WAITS_FOR_PROGRAM = "ThunkExecutor::Execute (wait for completion)"
@@ -124,7 +124,7 @@ def running_programs(trace: Trace) -> Intervals:
         return EMPTY
     events, rows = trace.events, trace.rows(EventKind.ANNOTATION)
     rows = rows[events.name[rows] == trace.strings.index(_WAITS_FOR_PROGRAM)]
-    return union(events.start_ns[rows], events.end_ns[rows])
+    return events.spans(rows)
 
 
 _CLOSE_NS = 100_000

@@ -26,7 +26,6 @@ from tb_perfadvisor.trace.intervals import (
     shared_ns,
     single,
     total_ns,
-    union,
 )
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -263,4 +262,4 @@ def find_unrecorded_work(trace: Trace, timeline: DeviceTimeline) -> UnrecordedWo
 
 
 def _running(trace: Trace, rows: Int32) -> Intervals:
-    return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
+    return trace.events.spans(rows)

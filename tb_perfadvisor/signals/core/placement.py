@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import BUSY_KINDS, EventKind, Totals, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask
-from tb_perfadvisor.trace.intervals import Intervals, contains, union
+from tb_perfadvisor.trace.intervals import Intervals, contains
 from tb_perfadvisor.trace.nesting import nearest, with_enclosing
 from tb_perfadvisor.trace.tables import Int32
 
@@ -151,7 +151,7 @@ def _is_traced(trace: Trace, rows: Int32, has_launch: Mask) -> Mask:
         is_repeated |= (at >= 0) & (events.name[at] == events.name[rows]) & has_launch[at]
         at = np.where(at >= 0, events.parent[at], -1)
     compiling = trace.rows(EventKind.COMPILE)
-    spans = union(events.start_ns[compiling], events.end_ns[compiling])
+    spans = events.spans(compiling)
     frames = trace.rows(EventKind.PYTHON)
     names = distinct(events.name[frames]).tolist()
     tracing = [name for name in names if _TRACING_FRAME.search(trace.strings[name])]

@@ -109,7 +109,7 @@ def copy_waits(signals: Signals) -> CopyWaits:
     apart = copies.row[copies.is_pinned & copies.is_apart]
     alone = intersect(
         signals.attribution.intervals[Cause.COPIES],
-        union(events.start_ns[apart], events.end_ns[apart]),
+        events.spans(apart),
     )
     others = without(signals.device.rows, trace.copies.row)
     others = others[np.argsort(events.start_ns[others], kind="stable")]

@@ -26,7 +26,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, KernelFamily
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, row_mask
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, minus, overlap_ns, union
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, minus, overlap_ns
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
@@ -96,13 +96,13 @@ def exclusive_time(signals: Signals, rows: Int32) -> Intervals:
     if len(rows) == 0:
         return EMPTY
     events, window, work = signals.trace.events, signals.attribution, work_rows(signals)
-    time = union(events.start_ns[rows], events.end_ns[rows])
+    time = events.spans(rows)
     time = clip(time, window.window_start_ns, window.window_end_ns)
     if _run_alone(signals, rows):
         return time
     counted = row_mask(len(events), rows) | _around(events.parent, rows)
     other_rows = work[~counted[work]]
-    return minus(time, union(events.start_ns[other_rows], events.end_ns[other_rows]))
+    return minus(time, events.spans(other_rows))
 
 
 def _around(parent: Int32, rows: Int32) -> NDArray[np.bool_]:
@@ -415,7 +415,7 @@ class CounterMean(Struct, frozen=True):
 def counters_while(signals: Signals, rows: Int32) -> tuple[CounterMean, ...]:
     """The counters of the device while some of its work ran; none if they were not sampled."""
     trace, table = signals.trace, signals.trace.counters
-    busy = union(trace.events.start_ns[rows], trace.events.end_ns[rows])
+    busy = trace.events.spans(rows)
     found = []
     for metric in distinct(table.metric[table.device == (signals.device.index or 0)]).tolist():
         name = trace.text(metric)

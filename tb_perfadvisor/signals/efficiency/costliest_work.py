@@ -277,7 +277,7 @@ def _idle(signals: Signals) -> list[CostlyWork]:
     idle = minus(union(gaps.start_ns, gaps.end_ns), waiting)
     calls = self_time(trace, signals.step_track, idle)
     events = trace.events
-    called = intersect(idle, union(events.start_ns[calls.rows], events.end_ns[calls.rows]))
+    called = intersect(idle, events.spans(calls.rows))
     unique, inverse = unique_inverse(events.name[calls.rows])
     names = _Names(
         inverse.astype(np.int32), tuple(short_name(text) for text in trace.texts(unique))

@@ -92,4 +92,4 @@ def _of(trace: Trace, rows: Int32, forward: int) -> Int32:
 
 
 def _spans(trace: Trace, rows: Int32) -> Intervals:
-    return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
+    return trace.events.spans(rows)

@@ -28,7 +28,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import is_in
-from tb_perfadvisor.trace.intervals import Intervals, union
+from tb_perfadvisor.trace.intervals import Intervals
 from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32
 
@@ -144,4 +144,4 @@ def garbage_collections(signals: Signals) -> tuple[Int32, Intervals]:
     trace = signals.trace
     events, rows = trace.events, trace.rows(EventKind.PYTHON)
     rows = rows[named(trace, rows, _COLLECTING)]
-    return rows, union(events.start_ns[rows], events.end_ns[rows])
+    return rows, events.spans(rows)

@@ -146,7 +146,7 @@ def _spans(signals: Signals, fused: Int32, rows: Int32, others: Intervals) -> In
     events = signals.trace.events
     if not len(fused):
         return EMPTY
-    running = union(events.start_ns[fused], events.end_ns[fused])
+    running = events.spans(fused)
     place = np.searchsorted(rows, fused)
     before = np.maximum(place - 1, 0)
     gap_start, gap_end = events.end_ns[rows[before]], events.start_ns[fused]

@@ -92,7 +92,7 @@ def _of_tensorflow(signals: Signals) -> HostCallbacks:
     if signals.device.is_host_only:
         return _on_host(signals, rows)
     events = signals.trace.events
-    running = union(events.start_ns[rows], events.end_ns[rows])
+    running = events.spans(rows)
     return HostCallbacks(rows, len(rows), intersect(signals.host_idle, running))
 
 
@@ -125,7 +125,7 @@ def _on_host(signals: Signals, rows: Int32) -> HostCallbacks:
     events, operators = trace.events, trace.rows(EventKind.OPERATOR)
     operators = without(operators, rows)
     computing = {
-        track: union(events.start_ns[operators[places]], events.end_ns[operators[places]])
+        track: events.spans(operators[places])
         for track, places in places_by_value(events.track[operators])
     }
     # Another thread computes where several threads do, or one that is not the call's own.
@@ -133,7 +133,7 @@ def _on_host(signals: Signals, rows: Int32) -> HostCallbacks:
     single = minus(join(*computing.values()), several)
     alone, calls = [], []
     for track, places in places_by_value(events.track[rows]):
-        running = union(events.start_ns[rows[places]], events.end_ns[rows[places]])
+        running = events.spans(rows[places])
         own = intersect(running, intersect(computing.get(track, EMPTY), single))
         busy = join(intersect(running, several), intersect(running, single))
         alone.append(join(minus(running, busy), own))

@@ -303,7 +303,7 @@ def _owned_by_kind(signals: Signals) -> Mapping[IdleOwner, Intervals]:
         IdleOwner.REPLAY_PREPARATION: replay_preparation(signals).idle,
         IdleOwner.HOST_CALLBACK: host_callbacks(signals).waits,
         IdleOwner.GARBAGE_COLLECTION: garbage_collections(signals)[1],
-        IdleOwner.HOST_COLLECTIVE: union(events.start_ns[on_host], events.end_ns[on_host]),
+        IdleOwner.HOST_COLLECTIVE: events.spans(on_host),
     }
     owned = dict.fromkeys(IdleOwner, EMPTY)
     short_gaps, _ = short_and_long_gaps(signals.attribution.idle, LONGEST_LAUNCH_GAP_NS)

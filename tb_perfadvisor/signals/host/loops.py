@@ -365,7 +365,7 @@ def looped_calls(signals: Signals) -> LoopedCalls:
     found.sort(key=lambda calls: -len(calls.rows))
     events = trace.events
     rows = np.sort(np.concatenate([calls.rows for calls in found]))
-    spans = union(events.start_ns[rows], events.end_ns[rows])
+    spans = events.spans(rows)
     gap_ns = stretched_ns(_LONGEST_PYTHON_NS, trace)
     near = union(spans[:, 0] - gap_ns, spans[:, 1] + gap_ns)
     free = idle_without(signals, *OVERRIDING, IdleOwner.HOST_CALLBACK)

@@ -19,7 +19,6 @@ from tb_perfadvisor.trace.intervals import (
     contains,
     intersect,
     minus,
-    union,
 )
 from tb_perfadvisor.trace.names import named
 from tb_perfadvisor.trace.tables import Int32
@@ -90,7 +89,7 @@ def host_updates(signals: Signals) -> HostUpdates | None:
     found = _FUSED_ON_CPU.match(trace.name(int(calls[0])))
     assert found is not None
     spans = clip(
-        union(events.start_ns[calls], events.end_ns[calls]),
+        events.spans(calls),
         signals.attribution.window_start_ns,
         signals.attribution.window_end_ns,
     )
@@ -141,7 +140,7 @@ def _loop(signals: Signals, method: re.Pattern[str], belongs: re.Pattern[str]) -
     calls = calls[events.track[calls] == signals.step_track]
     calls = calls[named(trace, calls, method)]
     spans = clip(
-        union(events.start_ns[calls], events.end_ns[calls]),
+        events.spans(calls),
         window.window_start_ns,
         window.window_end_ns,
     )

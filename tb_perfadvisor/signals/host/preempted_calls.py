@@ -250,7 +250,7 @@ def _is_mostly_during(trace: Trace, rows: Int32, others: Int32) -> NDArray[np.bo
 
 
 def _time(trace: Trace, rows: Int32) -> Intervals:
-    return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
+    return trace.events.spans(rows)
 
 
 def _comes_first(signals: Signals, rows: Int32) -> NDArray[np.bool_]:

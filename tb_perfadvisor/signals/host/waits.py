@@ -532,5 +532,5 @@ def slow_starts(signals: Signals) -> Intervals:
     if int(into_idle.sum()) < MIN_STARTS or np.median(delay_ns[into_idle]) < MIN_START_NS:
         return EMPTY
     waits = signals.synchronizations.row
-    waiting = union(events.start_ns[waits], events.end_ns[waits])
+    waiting = events.spans(waits)
     return intersect(signals.attribution.intervals[Cause.QUEUED], waiting)

@@ -294,4 +294,4 @@ def _step_threads(signals: Signals) -> list[Intervals]:
 
 
 def _time(trace: Trace, rows: Int32) -> Intervals:
-    return union(trace.events.start_ns[rows], trace.events.end_ns[rows])
+    return trace.events.spans(rows)

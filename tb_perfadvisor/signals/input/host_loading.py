@@ -37,7 +37,6 @@ from tb_perfadvisor.trace.intervals import (
     shared_ns,
     single,
     total_ns,
-    union,
 )
 from tb_perfadvisor.trace.tables import Int32
 
@@ -118,7 +117,7 @@ def host_loading(signals: Signals) -> HostLoading | None:
     if not signals.device.is_host_only or not len(rows):
         return None
     events = signals.trace.events
-    fetches = union(events.start_ns[rows], events.end_ns[rows])
+    fetches = events.spans(rows)
     fetch_ns = shared_ns(signals.attribution.intervals[Cause.INPUT], fetches)
     machine = signals.trace.facts.machine
     loader = loader_in_process(signals)
@@ -202,9 +201,7 @@ def _is_augmented(signals: Signals, fetches: Int32) -> bool:
     rows = trace.rows(EventKind.OPERATOR)
     known = [n for n in distinct(events.name[rows]).tolist() if trace.strings[n] in _RANDOM]
     rows = rows[is_in(events.name[rows], known)]
-    inside = contains(
-        union(events.start_ns[fetches], events.end_ns[fetches]), events.start_ns[rows]
-    )
+    inside = contains(events.spans(fetches), events.start_ns[rows])
     return int(inside.sum()) > 2 * len(fetches)
 
 
@@ -252,12 +249,12 @@ def loading_apart(signals: Signals) -> LoadingApart | None:
     events = signals.trace.events
     window = single(signals.attribution.window_start_ns, signals.attribution.window_end_ns)
     rows = rows[overlap_ns(window, events.start_ns[rows], events.end_ns[rows]) > 0]
-    fetches = intersect(union(events.start_ns[rows], events.end_ns[rows]), window)
+    fetches = intersect(events.spans(rows), window)
     loading_ns = total_ns(fetches)
     stall_ns = shared_ns(signals.attribution.intervals[Cause.INPUT], fetches)
     waits = waiting_calls(signals.trace)
     waits = waits[events.track[waits] == signals.step_track]
-    waiting = union(events.start_ns[waits], events.end_ns[waits])
+    waiting = events.spans(waits)
     host_ns = total_ns(minus(minus(window, fetches), waiting))
     handing_over_ns = _HAND_OVER_NS * len(rows)
     best_ns = max(window_ns - stall_ns, shared_ns(signals.device.busy, window))
@@ -319,8 +316,8 @@ def innermost_time(
         is_level = depth == level
         for number in range(groups):
             chosen = rows[is_level & (group == number)]
-            time = union(events.start_ns[chosen], events.end_ns[chosen])
+            time = events.spans(chosen)
             parts[number].append(minus(time, deeper))
         level_rows = rows[is_level]
-        deeper = join(deeper, union(events.start_ns[level_rows], events.end_ns[level_rows]))
+        deeper = join(deeper, events.spans(level_rows))
     return [join(*pieces) for pieces in parts]

@@ -40,7 +40,6 @@ from tb_perfadvisor.trace.intervals import (
     minus,
     overlap_ns,
     total_ns,
-    union,
 )
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, Int64
@@ -221,7 +220,7 @@ def _start_and_end(trace: Trace, rows: Int32) -> tuple[Int64, Int64]:
 def _time_on_track(trace: Trace, rows: Int32, track: int) -> Intervals:
     events = trace.events
     rows = rows[events.track[rows] == track]
-    return union(events.start_ns[rows], events.end_ns[rows])
+    return events.spans(rows)
 
 
 def stage_of(name: str) -> Stage | None:

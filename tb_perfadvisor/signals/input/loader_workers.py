@@ -15,7 +15,7 @@ from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
-from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns, union
+from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, total_ns
 from tb_perfadvisor.trace.names import BLOCKING_CALL, named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -284,7 +284,7 @@ def workers_to_keep_up(signals: Signals) -> int:
     if (more := more_workers(signals)) is not None:
         return more.enough
     events, rows = signals.trace.events, fetches_without_workers(signals)
-    fetches = union(events.start_ns[rows], events.end_ns[rows])
+    fetches = events.spans(rows)
     waiting = intersect(signals.attribution.intervals[Cause.INPUT], fetches)
     others_ns = signals.attribution.window_ns - total_ns(waiting)
     needed = -(-total_ns(fetches) // max(others_ns, 1))

@@ -402,7 +402,7 @@ def _stalls(
     if not len(stall):
         return tuple(stall_of_node)
     events = trace.events
-    called = [union(events.start_ns[rows], events.end_ns[rows]) for rows in calls]
+    called = [events.spans(rows) for rows in calls]
 
     def descend(node: int, stall: Intervals) -> Intervals:
         """Give a node and the nodes below it their parts of the stall; return the remainder."""
@@ -519,7 +519,7 @@ def stall_parts(signals: Signals) -> StallParts:
     """What the pipelines do while the step waits for input."""
     pipelines, events = tfdata(signals), signals.trace.events
     reads = file_reads(signals)
-    reading = union(events.start_ns[reads], events.end_ns[reads])
+    reading = events.spans(reads)
     on_demand, ahead, preprocessing = EMPTY, EMPTY, EMPTY
     for node in range(len(pipelines)):
         stall = pipelines.stall[node]

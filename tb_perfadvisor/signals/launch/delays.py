@@ -203,7 +203,7 @@ class ArgumentTransfers(Struct, frozen=True):
 def dispatching(signals: Signals) -> Intervals:
     """Idle time inside of XLA's dispatch on the step's thread."""
     rows, events = _on_step_thread(signals, _DISPATCH), signals.trace.events
-    return intersect(signals.host_idle, union(events.start_ns[rows], events.end_ns[rows]))
+    return intersect(signals.host_idle, events.spans(rows))
 
 
 @memoized
@@ -213,18 +213,18 @@ def argument_transfers(signals: Signals) -> ArgumentTransfers:
     calls, puts = _on_step_thread(signals, _CALL), _on_step_thread(signals, _PUT)
     if not len(calls) or not len(puts):
         return ArgumentTransfers(np.empty(0, dtype=np.int32), EMPTY)
-    spans = union(events.start_ns[calls], events.end_ns[calls])
+    spans = events.spans(calls)
     is_implicit = contains(spans, events.start_ns[puts])
     # Other threads copy what the last one before them asked for.
     transfers = rows_named(signals.trace, _TRANSFER, *_KINDS)
     asked = last_before(events.start_ns[puts], events.start_ns[transfers])
     transfers = transfers[(asked >= 0) & is_implicit[np.maximum(asked, 0)]]
     rows = signals.steps.own(np.sort(np.concatenate([puts[is_implicit], transfers])))
-    copying = union(events.start_ns[rows], events.end_ns[rows])
+    copying = events.spans(rows)
     if signals.device.is_host_only:
         operators = signals.trace.rows(EventKind.OPERATOR)
         computing = operators[~named(signals.trace, operators, _COPIES)]
-        waited_for = minus(copying, union(events.start_ns[computing], events.end_ns[computing]))
+        waited_for = minus(copying, events.spans(computing))
         window = signals.attribution
         steps = single(window.window_start_ns, window.window_end_ns)
         return ArgumentTransfers(rows, intersect(waited_for, steps))

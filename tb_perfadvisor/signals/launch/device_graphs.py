@@ -165,7 +165,7 @@ def graph_captures(signals: Signals) -> GraphCaptures:
         found = following < len(ends_ns)
         until_ns[of_track[found]] = ends_ns[following[found]]
     capturing = union(events.start_ns[begun], until_ns)
-    building = union(events.start_ns[built], events.end_ns[built])
+    building = events.spans(built)
     inside = clip(join(capturing, building), window.window_start_ns, window.window_end_ns)
     regions = compiled_regions(signals).row
     captures = overlap_ns(capturing, events.start_ns[regions], events.end_ns[regions]) > 0
@@ -173,5 +173,5 @@ def graph_captures(signals: Signals) -> GraphCaptures:
     return GraphCaptures(
         count=max(len(begun), len(built)) if len(inside) else 0,
         capturing=inside,
-        setting_up=join(inside, union(events.start_ns[regions], events.end_ns[regions])),
+        setting_up=join(inside, events.spans(regions)),
     )

@@ -120,7 +120,7 @@ def eager_calls(signals: Signals) -> EagerCalls:
     rows = signals.steps.own(rows)
     if len(rows) < _MANY_PER_STEP * signals.steps.count:
         return EagerCalls(rows[:0], EMPTY, EMPTY, EMPTY, EMPTY, EMPTY)
-    spans = union(events.start_ns[rows], events.end_ns[rows])
+    spans = events.spans(rows)
     idle = signals.host_idle
     if signals.device.is_host_only:
         # Without a device, the gaps before and after a call are what the call costs.
@@ -178,8 +178,8 @@ def _fusible(trace: Trace) -> tuple[Intervals, Intervals]:
     def only(chosen: NDArray[np.bool_]) -> Intervals:
         own, other = rows[chosen[op]], rows[~chosen[op]]
         return minus(
-            union(events.start_ns[own], events.end_ns[own]),
-            union(events.start_ns[other], events.end_ns[other]),
+            events.spans(own),
+            events.spans(other),
         )
 
     return only(is_eager & is_fusible), only(is_eager & is_fusible & fills)
@@ -191,15 +191,15 @@ def _fusible_operators(trace: Trace) -> Intervals:
     is_fusible = named(trace, rows, _FUSIBLE_OPERATOR)
     fusible, other = rows[is_fusible], rows[~is_fusible]
     return minus(
-        union(events.start_ns[fusible], events.end_ns[fusible]),
-        union(events.start_ns[other], events.end_ns[other]),
+        events.spans(fusible),
+        events.spans(other),
     )
 
 
 def _kernel_runs(trace: Trace) -> Intervals:
     events, rows = trace.events, trace.rows(EventKind.ANNOTATION)
     rows = rows[named(trace, rows, _KERNEL_RUN)]
-    return union(events.start_ns[rows], events.end_ns[rows])
+    return events.spans(rows)
 
 
 def _is_library(module: str) -> bool:

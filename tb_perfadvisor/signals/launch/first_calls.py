@@ -144,7 +144,7 @@ def _first_launches(signals: Signals) -> Intervals:
     ended = is_in(gaps.launch_row, slow_first)
     before = union(gaps.start_ns[ended], gaps.queued_from_ns[ended])
     # Loading code holds up work that was launched before, too.
-    return join(before, union(events.start_ns[slow_first], events.end_ns[slow_first]))
+    return join(before, events.spans(slow_first))
 
 
 def _loads(signals: Signals) -> Intervals:
@@ -153,7 +153,7 @@ def _loads(signals: Signals) -> Intervals:
     calls = trace.rows(EventKind.RUNTIME, EventKind.LAUNCH)
     asks = named(trace, calls, _ASKING) & (events.duration_ns[calls] >= SLOW_LAUNCH_NS)
     loads = calls[named(trace, calls, LOADS_CODE) | asks]
-    return union(events.start_ns[loads], events.end_ns[loads])
+    return events.spans(loads)
 
 
 def _before_generated_kernels(signals: Signals) -> Intervals:
@@ -167,7 +167,7 @@ def _before_generated_kernels(signals: Signals) -> Intervals:
     if not chosen.size:
         return EMPTY
     calls = trace.rows(*_HOST_CALLS)
-    recorded = union(events.start_ns[calls], events.end_ns[calls])
+    recorded = events.spans(calls)
     start_ns, end_ns = gaps.start_ns[chosen], gaps.end_ns[chosen]
     is_silent = overlap_ns(recorded, start_ns, end_ns) < _RECORDED_SHARE * (end_ns - start_ns)
     return union(start_ns[is_silent], end_ns[is_silent])
@@ -208,7 +208,7 @@ def _first_functions(signals: Signals, idle: Intervals) -> Intervals:
     second = rows[order[np.minimum(first + 1, len(rows) - 1)]]
     is_once &= events.start_ns[second] >= events.end_ns[rows[order[first]]]
     once = rows[order[first[is_once]]]
-    return union(events.start_ns[once], events.end_ns[once])
+    return events.spans(once)
 
 
 def _searches(signals: Signals) -> Intervals:
@@ -221,7 +221,7 @@ def _searches(signals: Signals) -> Intervals:
     timed = np.bincount(around[around >= 0], minlength=len(events))[rows] >= _MIN_CANDIDATES
     return join(
         _slow_first(signals, rows, events.name[rows], _SEARCH_FACTOR, MIN_SEARCH_NS),
-        union(events.start_ns[rows[timed]], events.end_ns[rows[timed]]),
+        events.spans(rows[timed]),
     )
 
 
@@ -243,4 +243,4 @@ def _slow_first(
         if duration[0] >= max(factor * int(duration[1:].max()), min_ns):
             slow.append(calls[0])
     chosen = np.array(slow, dtype=np.int32)
-    return union(events.start_ns[chosen], events.end_ns[chosen])
+    return events.spans(chosen)

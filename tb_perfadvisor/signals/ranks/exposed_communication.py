@@ -29,7 +29,7 @@ from tb_perfadvisor.signals.ranks.ranks import collectives_of
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
-from tb_perfadvisor.trace.intervals import Intervals, contains, intersect, overlap_once_ns, union
+from tb_perfadvisor.trace.intervals import Intervals, contains, intersect, overlap_once_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S
 
@@ -308,9 +308,7 @@ def replicated_updates(signals: Signals) -> ReplicatedUpdates | None:
         compute = intersect(signals.attribution.intervals[Cause.HOST_COMPUTE], loop.steps)
     else:
         rows = launched_in(signals, loop.steps)
-        compute = intersect(
-            signals.attribution.of(*COMPUTE), union(events.start_ns[rows], events.end_ns[rows])
-        )
+        compute = intersect(signals.attribution.of(*COMPUTE), events.spans(rows))
     return ReplicatedUpdates(
         compute,
         int(np.median(collectives.group_size[gradients])),

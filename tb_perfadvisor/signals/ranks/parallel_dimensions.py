@@ -36,7 +36,7 @@ from tb_perfadvisor.signals.ranks.stragglers import steps_of, uncovered_waits
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.tpu.transfers import async_pairs
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, places_by_value
-from tb_perfadvisor.trace.intervals import intersect, shared_ns, total_ns, union
+from tb_perfadvisor.trace.intervals import intersect, shared_ns, total_ns
 from tb_perfadvisor.trace.rank_summary import NO_STEP
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import NS_PER_S, format_rate
@@ -297,7 +297,7 @@ def _cost(signals: Signals, chosen: Mask, operations: Sequence[str], dimension: 
     events = signals.trace.events
     rows = collectives.row[chosen]
     window = np.array([[attribution.window_start_ns, attribution.window_end_ns]])
-    time = intersect(union(events.start_ns[rows], events.end_ns[rows]), window)
+    time = intersect(events.spans(rows), window)
     exposed_ns = shared_ns(time, attribution.intervals[Cause.COMMUNICATION])
     algorithm, bus = _bandwidths(signals, chosen & ~collectives.is_start)
     return Cost(

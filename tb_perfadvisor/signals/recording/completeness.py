@@ -15,7 +15,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.soundness.lost import LAUNCH, is_captured, unanswered_launches
 from tb_perfadvisor.trace import EventKind
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
-from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, join, total_ns, union
+from tb_perfadvisor.trace.intervals import EMPTY, Intervals, clip, join, total_ns
 from tb_perfadvisor.trace.names import named
 
 MIN_REPEATS = 3
@@ -96,7 +96,7 @@ def compiling(signals: Signals) -> Intervals:
         ],
     )
     rows = rows[is_compile | is_import]
-    busy = union(events.start_ns[rows], events.end_ns[rows])
+    busy = events.spans(rows)
     if len(steps) >= MIN_REPEATS and total_ns(
         clip(busy, int(steps.host_end_ns[0]), int(steps.host_end_ns[-1]))
     ):

@@ -210,7 +210,7 @@ def profiler_overhead(signals: Signals) -> ProfilerOverhead:
     is_frame = events.kind[rows] == EventKind.PYTHON
     cost = np.where(is_frame, frame_ns, operator_ns).astype(np.int64)
     overhead = trace.rows(EventKind.OVERHEAD)
-    recorded = union(events.start_ns[overhead], events.end_ns[overhead])
+    recorded = events.spans(overhead)
     operators = rows[events.kind[rows] == EventKind.OPERATOR]
     return ProfilerOverhead(
         at_ns=events.start_ns[rows],

@@ -68,7 +68,7 @@ def after_step(signals: Signals) -> tuple[AfterStep, ...]:
     work = []
     for what, members in found.items():
         own = np.array(members, dtype=np.int32)
-        time_ns = total_ns(union(events.start_ns[own], events.end_ns[own]))
+        time_ns = total_ns(events.spans(own))
         work.append(AfterStep(what, time_ns))
     return tuple(sorted(work, key=lambda entry: -entry.time_ns))
 
@@ -144,7 +144,7 @@ def work_between_steps(signals: Signals) -> Intervals:
     gaps = signals.between_steps
     rows = trace.rows(EventKind.OPERATOR)
     rows = rows[events.track[rows] == signals.step_track]
-    work = intersect(gaps, union(events.start_ns[rows], events.end_ns[rows]))
+    work = intersect(gaps, events.spans(rows))
     forward = np.sort(events.start_ns[distinct(events.forward[events.forward >= 0])])
     ends = np.minimum(gaps[:, 1], first_from(forward, gaps[:, 0]))
     return intersect(work, union(gaps[:, 0], ends))

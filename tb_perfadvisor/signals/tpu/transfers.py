@@ -29,7 +29,7 @@ from tb_perfadvisor.signals.tpu.xla_operations import XlaOperation, executions, 
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.hlo_text import Instruction, Shape, parse_instruction
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, stable_order
-from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, union
+from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 
@@ -94,7 +94,7 @@ def async_pairs(signals: Signals) -> AsyncPairs:
     from_ns = events.end_ns[start]
     until_ns = np.maximum(events.start_ns[done], from_ns)
     kernels = rows[events.kind[rows] == EventKind.KERNEL]
-    compute = union(events.start_ns[kernels], events.end_ns[kernels])
+    compute = events.spans(kernels)
     hidden_ns = overlap_ns(compute, from_ns, until_ns)
     return AsyncPairs(start, done, op, until_ns - from_ns, hidden_ns)
 
@@ -212,7 +212,7 @@ def transfer_rows(signals: Signals) -> Int32:
 def transfer_waits(signals: Signals) -> Intervals:
     """Time of the used window in which the core only waits for these transfers."""
     events, rows = signals.trace.events, transfer_rows(signals)
-    waits = union(events.start_ns[rows], events.end_ns[rows])
+    waits = events.spans(rows)
     return intersect(signals.attribution.intervals[Cause.COPIES], waits)
 
 
@@ -288,5 +288,5 @@ def offload_rows(signals: Signals) -> Int32:
 def offload_waits(signals: Signals) -> Intervals:
     """Time of the used window in which the device only waits for these copies."""
     events, rows = signals.trace.events, offload_rows(signals)
-    waits = union(events.start_ns[rows], events.end_ns[rows])
+    waits = events.spans(rows)
     return intersect(signals.attribution.intervals[Cause.COPIES], waits)

@@ -28,7 +28,7 @@ from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.work.fusible_work import fusible_on_cpu
 from tb_perfadvisor.trace import Precision, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
-from tb_perfadvisor.trace.intervals import Intervals, intersect, union
+from tb_perfadvisor.trace.intervals import Intervals, intersect
 from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 _AMX = "amx_bf16"
@@ -302,7 +302,7 @@ def _form(
 def _saving(signals: Signals, rows: Int32, now_ns: Int64, saved_ns: Sequence[float]) -> Form:
     """The form that saves so much at least, as expected, and at most."""
     events = signals.trace.events
-    spans = union(events.start_ns[rows], events.end_ns[rows])
+    spans = events.spans(rows)
     spans = intersect(spans, signals.attribution.intervals[Cause.HOST_COMPUTE])
     low_ns, expected_ns, high_ns = (round(each) for each in saved_ns)
     return Form(rows, now_ns, spans, low_ns, expected_ns, high_ns)

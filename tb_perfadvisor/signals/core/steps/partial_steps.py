@@ -20,7 +20,7 @@ from tb_perfadvisor.signals.core.steps.windows import Windows
 from tb_perfadvisor.soundness.lost import is_captured
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
-from tb_perfadvisor.trace.intervals import Intervals, last_before, overlap_ns, union
+from tb_perfadvisor.trace.intervals import Intervals, last_before, overlap_ns
 from tb_perfadvisor.trace.names import rows_named
 from tb_perfadvisor.trace.tables import Float64, Int64
 from tb_perfadvisor.units import format_duration, format_share
@@ -281,7 +281,7 @@ def warm_up(trace: Trace, start: Int64, end: Int64, is_inferred: bool) -> str:
     if duration[0] < usual_ns:
         return ""
     compiles = trace.rows(EventKind.COMPILE)
-    intervals = union(trace.events.start_ns[compiles], trace.events.end_ns[compiles])
+    intervals = trace.events.spans(compiles)
     compiling = overlap_ns(intervals, start, end)
     if compiling[0] > 0 and float(np.median(compiling[1:])) == 0:
         again_ns = int(overlap_ns(_compiled_again(trace, start, end), start[:1], end[:1])[0])
@@ -294,7 +294,7 @@ def warm_up(trace: Trace, start: Int64, end: Int64, is_inferred: bool) -> str:
         if first > 0 and later == 0:
             return f"it {what}, the others don't"
     launches = trace.rows(EventKind.LAUNCH)
-    launching = union(trace.events.start_ns[launches], trace.events.end_ns[launches])
+    launching = trace.events.spans(launches)
     launching_ns = overlap_ns(launching, start, end)
     longer_ns = launching_ns[0] - np.median(launching_ns[1:])
     if is_inferred and 2 * longer_ns >= duration[0] - np.median(duration[1:]):
@@ -314,4 +314,4 @@ def _compiled_again(trace: Trace, start: Int64, end: Int64) -> Intervals:
     rows, step = rows[inside], step[inside]
     later = distinct(events.name[rows[step > 0]])
     again = rows[(step == 0) & is_in(events.name[rows], later)]
-    return union(events.start_ns[again], events.end_ns[again])
+    return events.spans(again)

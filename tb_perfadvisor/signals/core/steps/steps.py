@@ -51,7 +51,7 @@ from tb_perfadvisor.signals.core.steps.windows import (
 from tb_perfadvisor.soundness.ranges import BACKWARD, UPDATE
 from tb_perfadvisor.trace import EventKind, Trace, TrackKind
 from tb_perfadvisor.trace.integer_groups import is_in, row_mask
-from tb_perfadvisor.trace.intervals import last_before, union
+from tb_perfadvisor.trace.intervals import last_before
 from tb_perfadvisor.trace.names import rows_named
 from tb_perfadvisor.trace.tables import Int32, Int64
 
@@ -389,7 +389,7 @@ def find_set_up(trace: Trace, timeline: DeviceTimeline) -> SetUp | None:
     begins_ns = int(events.start_ns[rows[first]])
     if begins_ns - start_ns < LEAST_SET_UP_SHARE * (end_ns - start_ns):
         return None
-    running = union(events.start_ns[rows[computes]], events.end_ns[rows[computes]])
+    running = events.spans(rows[computes])
     pauses_ns = running[1:, 0] - running[:-1, 1]
     others = rows[first:][~computes[first:]]
     pause = last_before(running[:, 0], events.start_ns[others])
