@@ -64,6 +64,14 @@ def test_nesting_matches_a_linear_search(events: list[tuple[int, int, int]]) -> 
     assert columns.parent.tolist() == [slow_parent(rows, row) for row in range(len(rows))]
 
 
+def test_spans_of_some_events() -> None:
+    # 0 to 3, 2 to 5 and 9 to 11: the first two overlap.
+    events = assembled([(0, 3, 0), (2, 3, 1), (9, 2, 0)]).events
+    assert events.spans(np.array([0, 1], dtype=np.int32)).tolist() == [[0, 5]]
+    assert events.spans(np.array([True, False, True])).tolist() == [[0, 3], [9, 11]]
+    assert events.spans(np.empty(0, dtype=np.int64)).tolist() == []
+
+
 @given(st.lists(EVENT, max_size=30), st.integers(1, 4))
 def test_invariants(events: list[tuple[int, int, int]], chunks: int) -> None:
     trace = assembled(events, chunks)

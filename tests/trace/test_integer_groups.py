@@ -25,21 +25,34 @@ def columns(values: st.SearchStrategy[int]) -> st.SearchStrategy[np.ndarray]:
     return arrays(np.int64, st.integers(0, 30), elements=values)
 
 
-@given(st.one_of(columns(NEAR), columns(FAR)))
-def test_distinct_values_match_sorting(values: np.ndarray) -> None:
+# Few rows and many are handled apart.
+@given(st.one_of(columns(NEAR), columns(FAR)), st.sampled_from([1, 300]))
+def test_distinct_values_match_sorting(values: np.ndarray, times: int) -> None:
+    values = np.tile(values, times)
     unique, inverse = unique_inverse(values)
     assert unique.tolist() == distinct(values).tolist() == sorted(set(values.tolist()))
     assert unique[inverse].tolist() == values.tolist()
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
-def test_keeps_the_integer_type(dtype: type[np.integer]) -> None:
-    values = np.array([3, -1, 3], dtype=dtype)
-    assert distinct(values).dtype == unique_inverse(values)[0].dtype == dtype
+@pytest.mark.parametrize("times", [1, 300])
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint64])
+def test_keeps_the_integer_type(dtype: type[np.integer], times: int) -> None:
+    values = np.array([3, 1, 3] * times, dtype=dtype)
+    unique, inverse = unique_inverse(values)
+    assert distinct(values).dtype == unique.dtype == dtype
+    assert inverse[:3].tolist() == [1, 0, 1]
 
 
-@given(st.lists(st.tuples(NEAR, FAR, st.integers(0, 1)), max_size=30))
-def test_groups_equal_rows_in_order_of_value(rows: list[tuple[int, ...]]) -> None:
+@pytest.mark.parametrize("times", [1, 300])
+def test_columns_of_truths_are_values_and_no_masks(times: int) -> None:
+    unique, inverse = unique_inverse(np.array([True, False, True] * times))
+    assert unique.tolist() == [False, True]
+    assert inverse.tolist() == [1, 0, 1] * times
+
+
+@given(st.lists(st.tuples(NEAR, FAR, st.integers(0, 1)), max_size=30), st.sampled_from([1, 300]))
+def test_groups_equal_rows_in_order_of_value(rows: list[tuple[int, ...]], times: int) -> None:
+    rows = rows * times
     first, group = group_rows(*np.array(rows, dtype=np.int64).reshape(-1, 3).T)
     assert [rows[row] for row in first] == sorted(set(rows))
     assert [rows.index(row) for row in rows] == first[group].tolist()
