@@ -223,7 +223,7 @@ class Observed(Struct, frozen=True):
     """How many operators per step."""
     amount: Annotated[float, Meta(ge=0, le=1e9)] = 1.0
     """The share of zeros, of padding, or of what is read of a result; of independent calls, how
-    many could be one; of page faults, how many per step."""
+    many could be one; of page faults, how many per step; else the named operator's part."""
     elements: Annotated[int, Meta(ge=0, le=1 << 53)] | None = None
     """Of the largest input, if calls are independent."""
     reads: Share = 0.0

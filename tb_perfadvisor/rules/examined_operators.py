@@ -6,6 +6,9 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
+import numpy as np
+from msgspec.structs import replace
+
 from tb_perfadvisor.advice import advise
 from tb_perfadvisor.machine.facts import Observed, ObservedKind
 from tb_perfadvisor.rules.amounts import per_step
@@ -58,6 +61,8 @@ class ExaminedOperators(Rule):
         found = occurring(signals, *self.kinds)
         if not found:
             return
+        if self.amount is None and signals.device.is_host_only:
+            found = _as_recorded(found, signals)
         work_ns = total_ns(examined_work(signals))
         low, expected, high = (
             int(sum(each.share * self.parts(each, signals)[end] for each in found) * work_ns)
@@ -65,11 +70,13 @@ class ExaminedOperators(Rule):
         )
         if self.is_minor(expected, signals):
             return
+        # Where operators go, so does the Python between them.
+        whole = single(signals.attribution.window_start_ns, signals.attribution.window_end_ns)
         cost = per_step(int(min(sum(each.share for each in found), 1.0) * work_ns), signals)
         yield Finding(
             instance=self.named(found[0]),
             summary=self.describe(found[0], cost),
-            saving=Saving(low, expected, high, _whole(signals), self.basis),
+            saving=Saving(low, expected, high, whole, self.basis),
             evidence=(observed_table(found, self.amount),),
             remedies=advise(*self.chosen(found[0])),
         )
@@ -101,6 +108,19 @@ def occurring(signals: Signals, *kinds: ObservedKind) -> tuple[Observed, ...]:
     )
 
 
+def _as_recorded(found: Sequence[Observed], signals: Signals) -> tuple[Observed, ...]:
+    """None takes more than its operator takes in the recording: others may have grown since."""
+    events, work_ns = signals.trace.events, max(total_ns(examined_work(signals)), 1)
+    rows = signals.trace.rows(EventKind.OPERATOR)
+    rows = rows[signals.steps.owner[rows] >= 0]
+    ns = np.bincount(events.name[rows], weights=events.duration_ns[rows])
+    part = {signals.trace.strings[name]: float(ns[name]) / work_ns for name in np.flatnonzero(ns)}
+    most = [part.get(each.operator, 1.0) / (each.amount or 1.0) for each in found]
+    return tuple(
+        replace(each, share=min(each.share, share)) for each, share in zip(found, most, strict=True)
+    )
+
+
 def calling_lines(signals: Signals, rows: Int32) -> tuple[Observed, ...]:
     """The lines of the program that take most of their time in some operators, costliest first.
 
@@ -126,12 +146,6 @@ def examined_work(signals: Signals) -> Intervals:
     if examined is not None and examined.on_device:
         return attribution.of(*COMPUTE)
     return attribution.of(*COMPUTE, Cause.LAUNCHING, Cause.FRAMEWORK)
-
-
-def _whole(signals: Signals) -> Intervals:
-    """The used steps: where operators go, so does the Python between them."""
-    window = signals.attribution
-    return single(window.window_start_ns, window.window_end_ns)
 
 
 def place_of_observed(observed: Observed) -> str:

@@ -258,13 +258,6 @@ def test_a_result_that_is_read_in_pieces_is_read() -> None:
     assert look(training(layer, loss), "unused") == ()
 
 
-@pytest.mark.parametrize("is_fixed", [False, True])
-def test_the_reverse_direction_of_which_the_end_is_read(is_fixed: bool) -> None:
-    layer = nn.LSTM(32, 32, batch_first=True, bidirectional=not is_fixed)
-    step = training(layer, lambda: layer(torch.randn(16, 40, 32))[0][:, -1].square().mean())
-    assert bool(look(step, "unused")) != is_fixed
-
-
 def test_the_workspace_of_a_recurrent_layer_is_no_result() -> None:
     layer = nn.LSTM(2, 5, bidirectional=True)
 

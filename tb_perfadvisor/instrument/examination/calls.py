@@ -88,8 +88,6 @@ class Call(Struct, frozen=True):
     """Whether it gives the program a result without its gradient, which NumPy takes."""
     in_recurrent_layer: bool = False
     """Whether a layer of PyTorch calls it for each place of a sequence, and not the program."""
-    is_reverse: bool = False
-    """Whether a recurrent layer runs from the end of its sequence."""
     is_recomputed: bool = False
     """Whether checkpointing computes it again, to save memory."""
     device_ns: int = 0
@@ -137,7 +135,7 @@ def noted(
     steps: Steps,
     calls: Iterable[Call],
     *,
-    amount: Callable[[Sequence[Call]], float] = lambda calls: 1.0,
+    amount: Callable[[Sequence[Call]], float] | None = None,
     also_ns: Callable[[Sequence[Call]], int] = lambda calls: 0,
 ) -> list[Observed]:
     """One observation for each place that calls some operators, those with most time first."""
@@ -148,12 +146,14 @@ def noted(
     whole_ns = total_ns(steps)
     found = []
     for (path, line, function), at_place in by_place.items():
-        share = min((sum(each.ns for each in at_place) + also_ns(at_place)) / whole_ns, 1.0)
+        all_ns = total_ns([at_place])
+        share = min((all_ns + also_ns(at_place)) / whole_ns, 1.0)
         if share < LEAST_SHARE:
             continue
         # Those of the backward pass are named after the layer.
         forward = [each for each in at_place if each.kind != "backward"]
         costliest = max(forward or at_place, key=lambda call: call.ns)
+        named_ns = sum(each.ns for each in at_place if each.name == costliest.name)
         found.append(
             Observed(
                 kind=kind,
@@ -164,7 +164,7 @@ def noted(
                 shapes=shapes_of(costliest),
                 calls=round(len(at_place) / max(len(steps), 1)),
                 share=share,
-                amount=amount(at_place),
+                amount=amount(at_place) if amount is not None else named_ns / all_ns,
             )
         )
     return sorted(found, key=lambda each: -each.share)[:MOST]

@@ -108,14 +108,11 @@ def _needed_share(call: Call, need: Need) -> float:
     """The part of a call's work that is needed."""
     if need.share == 0.0:
         return 1.0
-    if call.name == "mkldnn_rnn_layer":
-        return need.share if call.is_reverse else 1.0
-    rank = max((len(each.shape) for each in call.outputs), default=0)
     if call.in_recurrent_layer or call.name in _WHOLE_ONLY:
         return 1.0
     if call.name in LOSSES:
         return call.counted if call.counted is not None else 1.0
-    if not need.is_direct or rank < 2:
+    if not need.is_direct or max((len(each.shape) for each in call.outputs), default=0) < 2:
         return 1.0  # the block before needs other changes than to select first
     is_rowwise = call.name in PRODUCTS or call.is_pointwise or call.name.endswith("softmax")
     return need.share if is_rowwise else 1.0

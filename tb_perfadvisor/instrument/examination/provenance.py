@@ -10,6 +10,7 @@ program answers requests, which bring numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -45,7 +46,7 @@ class Provenance:
         self._numbers: dict[int, int] = {}
         self._references: list[StorageWeakRef] = []
         self._sources: dict[int, Source] = {}
-        self._unknown = 0
+        self._unknown = count(1)
 
     def storage(self, tensor: Tensor) -> int:
         """A number for the memory that a tensor shares with its views.
@@ -56,7 +57,7 @@ class Provenance:
         try:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError, ValueError):
-            return -self._next_unknown()
+            return -next(self._unknown)
         # While it is referred to, no other storage gets the same address.
         address = int(storage._cdata)
         if address not in self._numbers:
@@ -95,14 +96,10 @@ class Provenance:
             origins = None if origins is None or each.origins is None else origins | each.origins
         number = hash((operator, tuple(each.number for each in inputs)))
         if is_random:
-            number, origins = hash(("random", self._next_unknown())), None
+            number, origins = hash(("random", next(self._unknown))), None
         for place, storage in enumerate(storages):
             self._sources[storage] = Source(hash((number, place)), origins)
         return Source(number, origins)
-
-    def _next_unknown(self) -> int:
-        self._unknown += 1
-        return self._unknown
 
 
 def _fingerprint(tensor: Tensor) -> int | None:

@@ -32,8 +32,8 @@ _EVERYTHING: Final = 0.9
 
 _FEWEST_ROWS: Final = 8
 _ROUNDING: Final = 1e-4
-"""Of the usual sum of a row: products of other sizes round otherwise. What attends to a new place
-changes by about one part in as many as there are places."""
+"""Of the usual sum of a row: products of other sizes round otherwise. With a new place among N,
+attention changes by about 1 / N."""
 
 _Content = tuple[int, int]
 """The number of a result, and its checksum: kernels that are no operators may have changed it."""

@@ -189,7 +189,6 @@ class Watching(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
             "tokens": self.attempt("padding", lambda: _tokens(name, tensors), None),
             "in_recurrent_layer": in_layer,
             "hands_out": name == "detach" and not self._is_saved(tensors[0], storages[0]),
-            "is_reverse": name == "mkldnn_rnn_layer" and len(args) > 7 and args[7] is True,
             "is_recomputed": node is not None and reads and _is_recomputed(sys._getframe(2)),
             "is_pointwise": operator.is_pointwise,
             "model_call": self._model_calls if self._depth else 0,

@@ -266,7 +266,7 @@ class UnreadResults(ExaminedOperators):
     only they read: a head that another mode needs, weights of attention that a layer returns as
     well. In any PyTorch program, products, pointwise operators and losses of which 60 % or less
     of the result is needed: the rest is not read, is masked, or belongs to targets that the loss
-    ignores. Reverse directions of recurrent layers of which only the end is needed.
+    ignores.
 
     Why it matters
     --------------
@@ -291,7 +291,7 @@ class UnreadResults(ExaminedOperators):
 
     References:
     ----------
-    PyTorch documentation, `torch.nn.LSTM`, on outputs of both directions.
+    PyTorch documentation, `torch.nn.CrossEntropyLoss`, on `ignore_index`.
     """
 
     id = "unread-results"
