@@ -83,7 +83,7 @@ BUDGET = {
     # at a time, and memory that is kept for the next array: 1 GB took 49 s of a processor, not 35.
     # Evaluations by evidence, and lines of loops and input: six false or nameless findings of 30.
     # `instrument/threads`: a program that was recorded was aborted as it ended, after its output.
-    "lines of Python and TOML": 133_757,
+    "lines of Python and TOML": 133_764,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
