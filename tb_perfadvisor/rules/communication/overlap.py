@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -34,6 +34,7 @@ from tb_perfadvisor.signals import Cause, Need, Signals, collectives_of
 from tb_perfadvisor.signals.core.collectives import Collectives, Mask, exposed_part
 from tb_perfadvisor.signals.host.waits import awaited_collectives
 from tb_perfadvisor.signals.program.devices import (
+    early_reductions,
     repeated_work,
     share_if_batch_is_split,
 )
@@ -49,6 +50,7 @@ from tb_perfadvisor.signals.ranks.exposed_communication import (
     DominantCollective,
     dominant_collective,
     exposed_by_role,
+    exposed_once_ns,
     free_compute_ns,
     gradient_messages,
     has_role,
@@ -111,14 +113,11 @@ class ExposedCommunication(Rule):
         wire_ns = min(needed_transfer_ns(signals), exposed_ns)
         title, longest = _longest(signals, split)
         takes = f"exposed communication takes {share_of_each(exposed_ns, signals)}"
-        reason, better = "", _better_share(signals)
+        reason, better = "", _better_split(signals)
         if better is not None:
-            title = f"Split the batch instead of the weights: {takes}"
-            reason = (
-                " The weights are split over the devices, and each has the whole batch. Split by"
-                " the batch, they would exchange gradients alone:"
-                f" {format_share(better)} of the bytes."
-            )
+            title = f"{better.title}: {takes}"
+            then = f"{format_share(better.share)} of the bytes" if better.share else "nothing more"
+            reason = f" {better.reason}: {then}."
         in_words = per_step if title else time_of_each
         yield Finding(
             instance=takes,
@@ -173,7 +172,7 @@ def _longest(signals: Signals, split: float | None) -> tuple[str, str]:
     )
 
 
-def _changes(signals: Signals, split: float | None, better: float | None) -> tuple[str, ...]:
+def _changes(signals: Signals, split: float | None, better: _Split | None) -> tuple[str, ...]:
     """What makes the collectives cost less, by what they are for."""
     uses = exposed_by_role(signals)
     known = [use for use in uses if use.role is not Role.UNKNOWN]
@@ -187,21 +186,71 @@ def _changes(signals: Signals, split: float | None, better: float | None) -> tup
     is_split = sent is not None and _MANY_BYTES <= sent.size_bytes <= sent.count * _LARGE_BUCKET
     last = ["larger-buckets"] if is_split else []
     if better is not None:
-        first.insert(0, "batch-over-devices")
+        first.insert(0, better.change)
     elif has_tiled_layouts(signals):
         last.append("tpu-latency-hiding")
     overlapped = (change for role in roles for change in OVERLAPPED[role])
     return tuple(dict.fromkeys((*first, *overlapped, *last)))
 
 
-def _better_share(signals: Signals) -> float | None:
-    """What would be exchanged, relative to now, with the batch split instead of the weights.
+class _Split(NamedTuple):
+    """Another split of a program over its devices, which exchanges much less."""
 
-    None unless that is much less. The caches of a server are split for other reasons.
-    """
+    change: str
+    title: str
+    reason: str
+    share: float
+    """What is exchanged then, relative to now."""
+    exposed_ns: int
+    """The exposed time of the collectives that it changes."""
+
+    @property
+    def saved_ns(self) -> int:
+        """The exposed time that is left out."""
+        return round((1 - self.share) * self.exposed_ns)
+
+
+def _better_split(signals: Signals) -> _Split | None:
+    """The split that saves most, if any exchanges much less."""
+    splits = (*_batch_instead(signals), *_columns_first(signals))
+    better = [split for split in splits if split.share < _WORTH_ANOTHER_SPLIT]
+    return max(better, key=lambda split: split.saved_ns, default=None)
+
+
+def _batch_instead(signals: Signals) -> Iterable[_Split]:
+    """The split of the batch in training; the caches of a server are split for other reasons."""
     share = share_if_batch_is_split(signals)
-    is_better = share is not None and share < _WORTH_ANOTHER_SPLIT
-    return share if is_better and workload(signals).has(Part.TRAINING) else None
+    if share is not None and workload(signals).has(Part.TRAINING):
+        yield _Split(
+            "batch-over-devices",
+            "Split the batch instead of the weights",
+            "The weights are split over the devices, and each has the whole batch. Split by the"
+            " batch, they would exchange gradients alone",
+            share,
+            total_ns(signals.attribution.intervals[Cause.COMMUNICATION]),
+        )
+
+
+def _columns_first(signals: Signals) -> Iterable[_Split]:
+    """The split by columns, if devices sum up a larger array than they need to."""
+    found = early_reductions(signals)
+    if not found:
+        return
+    text, hlo = signals.trace.text, signals.trace.hlo
+    reduced = {one.running.program.kernel_of(one.reduced) for one in found}
+    ops = signals.trace.operations(collectives_of(signals).row).tolist()
+    chosen = np.array([op >= 0 and text(int(hlo.name[op])) in reduced for op in ops], dtype=bool)
+    largest = max(found, key=lambda one: one.running.program.shape_of(one.reduced).padded_bytes)
+    program = largest.running.program
+    yield _Split(
+        "columns-first",
+        "Split the weights by their columns first",
+        f"{program.shape_of(largest.reduced)} is summed up over {program.devices} devices between"
+        " two products. If the first weights were split by their columns, they would only sum up"
+        " what follows the second product",
+        largest.share,
+        int(exposed_once_ns(signals, chosen).sum()),
+    )
 
 
 def _gathered_logits(signals: Signals) -> DominantCollective | None:
@@ -255,14 +304,15 @@ def _saving(
     communicating: Intervals,
     split: float | None,
     wire_ns: int,
-    better: float | None,
+    better: _Split | None,
 ) -> Saving:
     exposed_ns, awaited = total_ns(communicating), awaited_collectives(signals)
     claims = join(communicating, awaited)
     if better is not None:
-        saved_ns = round((1 - better) * exposed_ns)
+        saved_ns = better.saved_ns
         saving = Saving(saved_ns // 2, saved_ns, exposed_ns, claims, "modeled")
-        return _with_repeated_work(signals, saving)
+        is_of_batch = better.change == "batch-over-devices"
+        return _with_repeated_work(signals, saving) if is_of_batch else saving
     if split is None:
         # The bytes need the link at least for this long. The rest may be waiting.
         unpriced_ns = total_ns(claims) - wire_ns

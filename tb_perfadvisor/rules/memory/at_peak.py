@@ -30,7 +30,7 @@ from tb_perfadvisor.signals.snapshots.held import (
     resident_memory,
 )
 from tb_perfadvisor.signals.snapshots.scores import stored_attention, stored_logits
-from tb_perfadvisor.signals.snapshots.sites import by_line
+from tb_perfadvisor.signals.snapshots.sites import by_line, growing_lines, growth
 from tb_perfadvisor.signals.workload.workload import SERVERS, workload
 from tb_perfadvisor.units import format_bytes, format_share
 
@@ -197,4 +197,47 @@ class ResidentMemory(Rule):
         return (
             f" The allocator holds {format_bytes(max(unused_bytes, 0))} more than that peak, so"
             " fragmentation is not the cause if memory runs out."
+        )
+
+
+class UnlimitedCache(Rule):
+    """A line of the program allocates again and again, and nothing of it is freed."""
+
+    id = "unlimited-cache"
+    title = "Limit what the program keeps from step to step"
+    needs = (Need.MEMORY_HISTORY,)
+    reads_sums = True
+    refines = "memory-growth"
+
+    minimum_share = Limit(
+        0.05, "share", "What stays below a twentieth of the peak does not decide what fits."
+    )
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        course = memory_course(signals)
+        found = growth(course) if course is not None else None
+        lines = growing_lines(course, found) if course is not None and found is not None else ()
+        if course is None or found is None or not lines:
+            return
+        cache, peak = lines[0], course.peak_allocated_bytes
+        kept_bytes = int(cache.kept.bytes.sum())
+        if kept_bytes < self.minimum_share * peak:
+            return
+        yield Finding(
+            instance=cache.line,
+            summary=(
+                f"{cache.line} allocates {len(cache.kept):,} tensors in {cache.steps} of"
+                f" {len(found.state)} parts of the history, and none of them is freed:"
+                f" {format_bytes(kept_bytes)} so far, of {format_bytes(peak)} at the peak. It looks"
+                " like a cache without a limit."
+            ),
+            severity="medium",
+            evidence=(
+                memory_by_line(
+                    "Allocated in several parts of the history and not freed",
+                    by_line(cache.kept, course.snapshot.stacks),
+                ),
+                *memory_over_time(course),
+            ),
+            remedies=advise("limited-cache", "keep-numbers"),
         )

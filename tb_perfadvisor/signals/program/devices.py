@@ -1,4 +1,4 @@
-"""What the devices of a program do alike, and what they would exchange with the batch split.
+"""What the devices of a program do alike, and what they sum up that another split would not need.
 
 A value is the same on every device if all it is computed from is: arguments that are not split, and
 what was gathered or reduced over all devices. Each device then repeats the same work.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ from tb_perfadvisor.trace.program import Program
 _OWN = ("partition-id", "replica-id", "reduce-scatter", "all-to-all", "collective-permute")
 _SHARED = ("all-reduce", "all-gather")
 _PARTS = ("dynamic-slice", "slice")
+_LEAST_BYTES = 1 << 20
 LARGE = 1 << 16
 """Elements of arrays that devices could split."""
 _MOVES = (*SAME_ELEMENTS, "concatenate", "pad")
@@ -164,6 +166,59 @@ def _taken(program: Program, gather: int) -> tuple[int, list[int]]:
             elif user not in moving:
                 return 0, []
     return taken, moving
+
+
+class Reduction(NamedTuple):
+    """Partial results of a product that are summed up over the devices before the next product."""
+
+    running: Running
+    product: int
+    reduced: int
+    """The row of the all-reduce."""
+    next_product: int
+    share: float
+    """What would be summed up instead after the next product, relative to this."""
+
+
+@memoized
+def early_reductions(signals: Signals) -> tuple[Reduction, ...]:
+    """Reductions of a larger array than the next product would leave.
+
+    The product contracts a dimension that is split over the devices. If its other factor were split
+    by its columns, each device would compute its columns of the result without any exchange, and
+    the next product would contract these, so that its smaller result would be summed up.
+    """
+    found = []
+    for running in running_programs(signals):
+        program = running.program
+        for row in program.rows_of(("all-reduce", "all-reduce-start")):
+            size = program.shape_of(row).padded_bytes
+            sources = [origin(program, of) for of in program.operands(row, 0)]
+            is_product = [program.name_of(of) in PRODUCTS for of in sources]
+            if size < _LEAST_BYTES or is_product != [True]:
+                continue
+            users = [u for u in readers(program, row, (*SAME_ELEMENTS, *MAPS, *_PARTS)) if u != row]
+            following = [u for u in users if program.name_of(u) in PRODUCTS]
+            if len(following) != 1 or len(users) != 1:
+                continue
+            # The result of the next product is split over the devices if its factor is. If it is
+            # summed up as well, nothing more is exchanged.
+            parts = program.devices if _is_split(program, following[0]) else 1
+            is_summed = any(
+                program.name_of(user).startswith("all-reduce")
+                for user in readers(program, following[0], (*SAME_ELEMENTS, "convert"))
+            )
+            then = 0 if is_summed else program.shape_of(following[0]).padded_bytes * parts
+            if then < size:
+                found.append(Reduction(running, sources[0], row, following[0], then / size))
+    return tuple(found)
+
+
+def _is_split(program: Program, product: int) -> bool:
+    """Whether a factor of a product is an argument that is split over the devices."""
+    through = (*SAME_ELEMENTS, *_PARTS)
+    factors = (origin(program, of, through) for of in program.operands(product))
+    return any(program.parts[factor] > 1 for factor in factors)
 
 
 _SENT = {"all-gather": 1.0, "all-reduce": 2.0, "collective-permute": 1.0, "reduce-scatter": 1.0}

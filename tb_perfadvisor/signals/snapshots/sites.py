@@ -296,6 +296,41 @@ def growth(course: Course) -> Growth | None:
     )
 
 
+class GrowingLine(Struct, frozen=True):
+    """A line of the program whose allocations stay, step after step."""
+
+    line: str
+    kept: Allocations
+    """After the second step and before the last one."""
+    steps: int
+    """The steps that it allocates in."""
+
+
+def growing_lines(course: Course, found: Growth) -> tuple[GrowingLine, ...]:
+    """Lines of which nothing is freed that they allocate after the second step; most bytes first.
+
+    They allocate in several steps of both halves of the history, as a cache does that has no limit.
+    """
+    everything = course.allocations
+    begin, end = int(found.state[min(1, len(found.state) - 1)]), int(found.state[-2])
+    late = everything.select((everything.since > begin) & (everything.since <= end))
+    stacks, place = np.unique(late.stack, return_inverse=True)
+    line_of_stack = [line_of(course.snapshot.stacks.of(stack)) or "" for stack in stacks.tolist()]
+    names, line = np.unique(line_of_stack, return_inverse=True)
+    line = line[place] if len(stacks) else line
+    grown = []
+    for number, name in enumerate(names.tolist()):
+        of_line = late.select(line == number)
+        steps = np.unique(np.searchsorted(found.state, of_line.since))
+        half = (begin + end) / 2
+        is_spread = len(steps) >= _FEWEST and bool(
+            (of_line.since <= half).any() and (of_line.since > half).any()
+        )
+        if name and is_spread and bool((of_line.until >= len(course)).all()):
+            grown.append(GrowingLine(name, of_line, len(steps)))
+    return tuple(sorted(grown, key=lambda each: -int(each.kept.bytes.sum())))
+
+
 def _annotated(course: Course) -> tuple[str, Int64, Int64] | None:
     """What begins in each step, the states in which it begins, and its rows."""
     table = course.snapshot.annotations
