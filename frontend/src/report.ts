@@ -1181,6 +1181,7 @@ export interface ServingKind {
   replayed_steps: number;
   graph_share: number;
   launches: number;
+  captured_requests: number | null;
 }
 /** What the host does while the device is idle; means per step. */
 export interface ServingPhase {

@@ -123,7 +123,7 @@ def _replays(trace: Trace) -> Iterator[_Replay]:
     launches = launches[is_in(events.name[launches], names)]
     rows = rows[is_in(events.launched_by[rows], launches)]
     steps = server_annotations(trace)
-    tokens = steps.decode_tokens + steps.prefill_tokens
+    tokens = np.maximum(steps.captured_requests, steps.decode_tokens + steps.prefill_tokens)
     for launch, places in places_by_value(events.launched_by[rows]):
         step = np.searchsorted(events.start_ns[steps.row], events.start_ns[launch], "right") - 1
         number = int(tokens[step]) if step >= 0 else -1

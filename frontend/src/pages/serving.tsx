@@ -124,6 +124,7 @@ function kindColumns(kinds: ServingKind[]): Column<ServingKind>[] {
     },
     { key: "share", label: "Work in graphs", unit: "share", value: ({ graph_share }) => graph_share },
     { key: "launches", label: "Other launches", unit: "count", value: ({ launches }) => launches },
+    { key: "captured", label: "Padded to", unit: "count", value: ({ captured_requests: captured }) => captured },
   ];
   // Leave out columns without a value.
   return columns.filter(({ value }) => kinds.some((kind) => value(kind) !== null));

@@ -16,6 +16,7 @@ const DECODE: ServingKind = {
   replayed_steps: 3,
   graph_share: 1,
   launches: 0,
+  captured_requests: null,
 };
 const VIEW: ServingView = {
   kinds: [DECODE],

@@ -44,6 +44,8 @@ class ServingKind(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the device's events that graphs launch."""
     launches: float
     """Launches beside the graphs."""
+    captured_requests: float | None
+    """Size of the graph that a step is padded to."""
 
 
 class ServingCode(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +165,7 @@ def _of_kind(steps: ServerSteps, kind: StepKind) -> ServingKind:
         replayed_steps=int((steps.graphs[chosen] > 0).sum()),
         graph_share=float(steps.graph_events[chosen].sum() / steps.events[chosen].sum()),
         launches=float(steps.launches[chosen].mean()),
+        captured_requests=mean(steps.captured_requests, chosen),
     )
 
 

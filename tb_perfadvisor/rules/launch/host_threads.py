@@ -11,6 +11,11 @@ from tb_perfadvisor.rules.evidence.tables import events_by_name
 from tb_perfadvisor.rules.finding import Column, Finding, Saving, costliest
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.host.preempted_calls import PreemptedCalls, preempted_calls
+from tb_perfadvisor.signals.input.tfdata import tfdata
+from tb_perfadvisor.signals.launch.delays import (
+    compare_by_kernel,
+    launch_delays,
+)
 from tb_perfadvisor.trace.intervals import total_ns
 from tb_perfadvisor.units import format_duration
 from tb_perfadvisor.whatif import Remove
@@ -73,3 +78,64 @@ def _longest(signals: Signals, calls: PreemptedCalls) -> str:
         f"{len(calls)} calls took milliseconds, such as {name} with"
         f" {format_duration(duration_ns)}, usually {format_duration(usual_ns)}"
     )
+
+
+class HostThreadContention(Rule):
+    """Kernels are launched late while the input pipeline keeps all cores busy."""
+
+    id = "host-thread-contention"
+    title = "Keep the input pipeline off the launching threads' cores"
+    refines = "launch-bound"
+    needs = (Need.DEVICE_EVENTS, Need.LAUNCH_LINKS, Need.ITERATORS)
+
+    minimum_share = Limit(
+        0.03, "share", "Launches vary by as much from step to step without contention."
+    )
+    minimum_slowdown = Limit(
+        1.5, "ratio", "A launch takes up to 50 % longer if its data is in another core's cache."
+    )
+    fewest_launches = 20
+    """The mean of fewer launches, with or without busy cores, depends on outliers."""
+
+    def check(self, signals: Signals) -> Iterable[Finding]:
+        cores = tfdata(signals).cores
+        if cores is None:
+            return
+        delays = launch_delays(signals)
+        kernels = compare_by_kernel(signals, delays, delays.input_threads >= cores)
+        if not len(kernels.name):
+            return
+        taken, free = int(kernels.taken.sum()), int(kernels.free.sum())
+        slowdown = kernels.taken_ns.sum() / max(float(kernels.usual_ns.sum()), 1.0)
+        if min(taken, free) < self.fewest_launches:
+            return
+        if slowdown < self.minimum_slowdown:
+            return
+        claims = delays.before(signals, kernels.excess_ns)
+        high_ns = total_ns(claims)
+        more_ns = int(kernels.taken_ns.sum() - kernels.usual_ns.sum())
+        expected_ns = min(max(more_ns, 0), high_ns)
+        if self.is_minor(expected_ns, signals):
+            return
+        launches = signals.trace.events.launched_by[delays.row]
+        late = kernels.excess_ns > 0
+        mean_ns = kernels.taken_ns.sum() / taken
+        usual_ns = kernels.usual_ns.sum() / taken
+        yield Finding(
+            instance=f"all {cores} cores are busy",
+            summary=(
+                f"The device idles {per_step(expected_ns, signals)} longer because functions of the"
+                f" input pipeline keep all {cores} cores busy: {format_duration(mean_ns)} before"
+                f" each launch, against {format_duration(usual_ns)} at other times."
+            ),
+            saving=Saving(0, expected_ns, high_ns, claims, "measured"),
+            evidence=(
+                costliest(
+                    "Launches most delayed by busy cores",
+                    signals.worker,
+                    launches[late],
+                    kernels.excess_ns[late],
+                ),
+            ),
+            remedies=advise("private-gpu-threads", "fewer-input-threads"),
+        )

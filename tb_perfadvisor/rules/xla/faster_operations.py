@@ -22,6 +22,7 @@ from tb_perfadvisor.signals.program.argument_reads import (
     weight_reads,
     without_widening,
 )
+from tb_perfadvisor.signals.program.both_branches import Choice, both_branches
 from tb_perfadvisor.signals.program.graph import FasterOperation, in_proportion, mean_ns, total_ns
 from tb_perfadvisor.signals.program.moved_rows import partly_used_sorts
 from tb_perfadvisor.signals.program.updates import (
@@ -107,6 +108,48 @@ def _with_reads(signals: Signals, now_ns: Int64, then_ns: Float64) -> Float64:
     most_ns = np.maximum(signals.attribution.window_ns - reads_ns, 0)
     times: Float64 = now_ns - saved_ns * np.minimum(most_ns / whole_ns, 1)[:, None]
     return times
+
+
+_COUNTED = (0.15, 0.02, 0.5)
+"""What remains of a branch that a counter asks for: every seventh step as expected, every second at
+worst."""
+_AT_BEST = 0.05
+
+
+class BothBranches(FasterOperations):
+    """All branches are computed, and one result is taken."""
+
+    id = "both-branches"
+    title = "Compute only the branch that is taken"
+
+    minimum_share = Limit(0.05, "share", "A conditional costs something, too.")
+
+    needs = (Need.WORK, Need.XLA_OPERATIONS, Need.PROGRAMS)
+
+    noun = "operation"
+    changes = ("one-branch",)
+
+    def faster(self, signals: Signals) -> Sequence[FasterOperation]:
+        return [
+            FasterOperation(o, expected * now, best * now, worst * now)
+            for found in both_branches(signals)
+            for expected, best, worst in (_remains(found),)
+            for o in found.operations
+            for now in (mean_ns(signals, o),)
+        ]
+
+    def describe(self, signals: Signals, cost: str) -> tuple[str, str]:
+        worst = max(both_branches(signals), key=lambda one: total_ns(signals, one.operations))
+        where = f" ({worst.line})" if worst.line else ""
+        return f"a select of {worst.branches} results{where}", (
+            f"{cost} goes into branches that are computed whether they are taken or not{where}."
+        )
+
+
+def _remains(found: Choice) -> tuple[float, float, float]:
+    if found.is_counted:
+        return _COUNTED
+    return 1 / found.branches, _AT_BEST, 1.0
 
 
 _HOW = {

@@ -148,6 +148,10 @@ class FunctionRuns(Struct, frozen=True):
     count: Int64
     total_ns: Int64
     work: tuple[Intervals, ...]
+    start_ns: Int64
+    """When threads began to execute runs; sorted, shape (executions,)."""
+    end_ns: Int64
+    """When they finished; sorted separately, shape (executions,)."""
 
 
 def function_runs(
@@ -180,6 +184,8 @@ def function_runs(
             union(events.start_ns[executed[node == number]], end[node == number])
             for number in range(size)
         ),
+        start_ns=np.sort(events.start_ns[executed[has_owner]]),
+        end_ns=np.sort(end[has_owner]),
     )
 
 
@@ -284,10 +290,19 @@ class Pipelines(Struct, frozen=True):
     work: tuple[Intervals, ...]
     """When at least one thread executes its user function."""
     call_rows: tuple[Int32, ...]
+    run_start_ns: Int64
+    """When threads began to execute user functions, sorted; shape (executions,)."""
+    run_end_ns: Int64
+    """When they finished, sorted; shape (executions,)."""
 
     def __len__(self) -> int:
         """Number of nodes."""
         return len(self.path)
+
+    def running(self, at_ns: Int64) -> Int64:
+        """Number of threads that execute user functions at each time."""
+        begun = np.searchsorted(self.run_start_ns, at_ns, side="right")
+        return begun - np.searchsorted(self.run_end_ns, at_ns, side="right")
 
     def stall_ns(self, node: int) -> int:
         """How long the step waits for a node itself."""
@@ -391,6 +406,8 @@ def find_pipelines(trace: Trace, start_ns: int, end_ns: int, stall: Intervals) -
         stall=_stalls(trace, nodes, calls, stall),
         work=functions.work,
         call_rows=calls,
+        run_start_ns=functions.start_ns,
+        run_end_ns=functions.end_ns,
     )
 
 

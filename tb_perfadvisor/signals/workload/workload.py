@@ -234,7 +234,8 @@ SIGNS: tuple[Sign, ...] = (
     _named(Part.VLLM, r"vllm::|_vllm_\w*C::|execute_context_\d+\(\d+\)_generation_\d+\("),
     _named(
         Part.SERVER,
-        r"execute_(?:context_)?\d+_context_\d+|trtllm::|\[Executor\] _forward_step\b",
+        r"execute_(?:context_)?\d+_context_\d+|(?:prefill|decode)\[bs=\d+(?:/\d+)? tok=\d"
+        r"|trtllm::|\[Executor\] _forward_step\b",
     ),
     _named(Part.SGLANG, r"step\[(?:DECODE|EXTEND|PREFILL|MIXED|IDLE)\b|sgl_kernel::|sglang::"),
     _named(Part.LIGHTNING, r"\[pl\]|\[(?:Strategy|LightningModule|LightningDataModule|Callback)\]"),

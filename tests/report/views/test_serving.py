@@ -29,6 +29,7 @@ def test_the_steps_by_kind() -> None:
     assert (decode.steps, decode.requests, decode.period_ns) == (2, 8.5, DECODE_NS)
     assert (decode.replayed_steps, decode.graph_share, decode.launches) == (2, 1, 0)
     assert decode.tokens_per_s == pytest.approx(17 / (2 * DECODE_NS / 1e9))
+    assert decode.captured_requests is None
     assert view.step_kind == ["decode", "mixed", "decode"]
     assert view.step_ns == [DECODE_NS, MIXED_NS, DECODE_NS]
     assert (view.step_requests, view.step_tokens) == ([8, 9, 9], [8, 1008, 9])

@@ -59,6 +59,7 @@ def test_many_operators_without_a_backward_pass_are_forward_only() -> None:
         ("execute_context_0(0)_generation_8(8)", Part.VLLM),
         ("sgl_kernel::rmsnorm", Part.SGLANG),
         ("trtllm::fused_moe", Part.SERVER),
+        ("decode[bs=117/128 tok=117 d=117]", Part.SERVER),
         ("CheckpointFunction", Part.CHECKPOINTING),
     ],
 )

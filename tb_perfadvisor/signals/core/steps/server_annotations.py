@@ -5,11 +5,13 @@ token of requests (decode), or does both.
 
 Sources: vllm/v1/worker/gpu_worker.py (`annotate_profile`, with and without
 `detailed_trace_annotation`); sglang/srt/model_executor/ (`build_step_span_name`);
-tensorrt_llm/_torch/pyexecutor/py_executor.py (`_forward_step`).
+tensorrt_llm/_torch/pyexecutor/py_executor.py (`_forward_step`); AMD's ATOM, as TraceLens documents
+its annotations.
 """
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 
 import numpy as np
@@ -37,8 +39,12 @@ _TENSORRT_LLM = regex(
     rf"(?:, (?P<prefill_tokens>{_N}) ctx tokens)?, (?P<decodes>{_N}) gen reqs$"
 )
 _SGLANG = regex(rf"^step\[(?P<mode>[A-Z_]+) bs=(?P<requests>{_N})(?P<rest>(?: \w+=\d+)*)\]$")
+_ATOM = regex(
+    rf"^(?P<mode>prefill|decode)\[bs=(?P<requests>{_N})(?:/(?P<captured>{_N}))?"
+    rf" tok=(?P<tokens>{_N})(?P<rest>.*)\]$"
+)
 _VALUE = regex(rf"\b(\w+)=({_N})\b")
-_PREFIXES = ("execute_", "[Executor] _forward_step", "step[")
+_PREFIXES = ("execute_", "[Executor] _forward_step", "step[", "prefill[bs=", "decode[bs=")
 
 
 class StepKind(IntEnum):
@@ -65,6 +71,8 @@ class ServerBatch(Struct, frozen=True, kw_only=True):
     """More than requests if drafts of a speculative decoder are verified."""
     cached_tokens: int | None = None
     """Tokens in the key-value cache that the decoding requests attend to."""
+    captured_requests: int | None = None
+    """Size of the GPU graph that the batch is padded to."""
 
 
 class ServerAnnotations(Struct, frozen=True):
@@ -81,6 +89,7 @@ class ServerAnnotations(Struct, frozen=True):
     decode_requests: Int64
     decode_tokens: Int64
     cached_tokens: Int64
+    captured_requests: Int64
 
     def __len__(self) -> int:
         """Number of annotated steps."""
@@ -97,6 +106,8 @@ def parse_server_step(name: str) -> ServerBatch | None:
     if (match := _SGLANG.match(name)) is not None:
         rest = {key: int(value) for key, value in _VALUE.findall(match["rest"])}
         return _sglang(match["mode"], int(match["requests"]), rest)
+    if (match := _ATOM.match(name)) is not None:
+        return _atom(match)
     return None
 
 
@@ -173,6 +184,31 @@ def _sglang(mode: str, requests: int, rest: dict[str, int]) -> ServerBatch | Non
         decode_requests=rest.get("g"),
         decode_tokens=rest.get("g_sq"),
         cached_tokens=rest.get("g_sk"),
+    )
+
+
+def _atom(match: re.Match[str]) -> ServerBatch | None:
+    requests, tokens = int(match["requests"]), int(match["tokens"])
+    if not requests:
+        return None
+    if match["mode"] == "prefill":
+        return ServerBatch(
+            kind=StepKind.PREFILL,
+            prefill_requests=requests,
+            prefill_tokens=tokens,
+            decode_requests=0,
+            decode_tokens=0,
+        )
+    rest = {key: int(value) for key, value in _VALUE.findall(match["rest"])}
+    prefills = rest.get("p", 0)
+    return ServerBatch(
+        kind=_kind(prefills > 0, requests > prefills),
+        prefill_requests=prefills,
+        prefill_tokens=None if prefills else 0,
+        decode_requests=requests - prefills,
+        decode_tokens=None if prefills else tokens,
+        cached_tokens=None if prefills else rest.get("sk"),
+        captured_requests=int(match["captured"]) if match["captured"] else None,
     )
 
 

@@ -1,6 +1,7 @@
 """What inference servers write into the annotations of their steps.
 
-The names come from recorded traces, and from the servers' own code.
+The names come from recorded traces, from the servers' own code, and from TraceLens's documentation
+of AMD's ATOM.
 """
 
 from __future__ import annotations
@@ -80,6 +81,15 @@ def batch(
             batch(DECODE, (0, 0), (32, 32)),
         ),
         ("[Executor] _forward_step 7: 2 ctx reqs, 3 gen reqs", batch(MIXED, (2, None), (3, 3))),
+        # ATOM
+        ("prefill[bs=2 tok=14721 ctx=[7803, 6918]]", batch(PREFILL, (2, 14721), (0, 0))),
+        (
+            "decode[bs=117/128 tok=117 d=117]",
+            batch(DECODE, (0, 0), (117, 117), captured_requests=128),
+        ),
+        ("decode[bs=128 tok=384 p=2 d=126]", batch(MIXED, (2, None), (126, None))),
+        ("decode[bs=128 tok=384 p=1 d=127]", batch(MIXED, (1, None), (127, None))),
+        ("decode[bs=2 tok=384 p=2 d=0]", batch(PREFILL, (2, None), (0, None))),
     ],
 )
 def test_what_a_name_says(name: str, expected: ServerBatch) -> None:
