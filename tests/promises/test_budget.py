@@ -26,9 +26,9 @@ BUDGET = {
     # up to 80 % of chains of operators on the CPU, and nothing was said.
     # `patterns` and `toml_files`: what a profile does not need is neither compiled nor parsed. With
     # commands and views imported when asked for, a small profile takes a sixth less.
-    "modules": 569,
-    "rules": 136,
-    "limits that users can set": 177,
+    "modules": 570,
+    "rules": 142,
+    "limits that users can set": 187,
     # `analyze --tables`: all tables at once beside any format, so it is no format itself.
     "options of the command line": 71,
     # Ranges by what is in them, periods by their boundaries, and documents apart: step times were
@@ -83,7 +83,7 @@ BUDGET = {
     # block at a time: the analysis of 120 MB of ranges took 5.0 s of a processor, not 4.2.
     # Evaluations by evidence, and lines of loops and input: six false or nameless findings of 30.
     # `instrument/threads`: a program that was recorded was aborted as it ended, after its output.
-    "lines of Python and TOML": 133_764,
+    "lines of Python and TOML": 134_924,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""

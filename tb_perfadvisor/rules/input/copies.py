@@ -45,11 +45,13 @@ from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, group_rows, is_in, without
 from tb_perfadvisor.trace.intervals import (
     Intervals,
+    intersect,
     join,
     minus,
     overlap_once_ns,
     shared_ns,
     total_ns,
+    union,
 )
 from tb_perfadvisor.trace.tables import Int32, Int64
 from tb_perfadvisor.units import NS_PER_S, format_bytes, format_rate
