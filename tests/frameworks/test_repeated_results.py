@@ -46,6 +46,23 @@ def test_positions_from_a_buffer(is_fixed: bool) -> None:
     assert bool(operators(step)) is not is_fixed
 
 
+@pytest.mark.parametrize("kind", [ALWAYS, "same twice"])
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_copy_to_write_to(is_written: bool, kind: str) -> None:
+    layer, grid = nn.Linear(64, 64), torch.randn(256, 64)
+
+    def loss() -> torch.Tensor:
+        # What is the same in every step is not told again as the same twice.
+        copied = grid if kind == ALWAYS else grid + torch.randn(64)
+        copies = [copied.clone() for _ in range(1 if kind == ALWAYS else 2)]
+        for copy in copies:
+            if is_written:
+                copy[torch.randint(0, 256, (9,))] = 2.0
+        return sum(layer(copy + torch.randn(256, 64)).square().mean() for copy in copies)
+
+    assert ("aten::clone" in operators(training(layer, loss), kind)) is not is_written
+
+
 @pytest.mark.parametrize("is_fixed", [False, True])
 def test_a_mask_of_constants(is_fixed: bool) -> None:
     layer = nn.Linear(32, 32)

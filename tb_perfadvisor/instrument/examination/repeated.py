@@ -9,6 +9,7 @@ for example, that is found as computed twice. So is what it computes twice from 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -63,6 +64,9 @@ def repeated(
     # A step may end at an update in the middle of a round.
     twice = [] if is_measured else _twice([calls] if trains else steps)
     always = _in_every_step(steps, changed | inputs if is_measured else changed) - {None}
+    always -= _overwritten(
+        calls, set.intersection(*({each.content for each in step} for step in steps))
+    )
     same = [call for call in calls if _content(call) in always] if len(steps) > 1 else []
     twice = [call for call in twice if _content(call) not in always]
     same, twice = (_at_whole_calls(calls, found, called_at) for found in (same, twice))
@@ -84,6 +88,16 @@ def _is_fixed(call: Call, changed: set[int]) -> bool:
     return call.origins is not None and not call.origins & changed
 
 
+def _overwritten(calls: Sequence[Call], known: set[int]) -> set[_Content | None]:
+    """Results that something unknown is written to: a program needs a new one each time."""
+    written = {each for call in calls if call.content not in known for each in call.writes}
+    return {
+        _content(call)
+        for call in calls
+        if not written.isdisjoint(output.storage for output in call.outputs)
+    }
+
+
 def _at_whole_calls(
     calls: Sequence[Call], found: Sequence[Call], called_at: Mapping[int, Place | None]
 ) -> list[Call]:
@@ -99,6 +113,8 @@ def _twice(rounds: Steps) -> list[Call]:
     ran = {each.sequence for calls in rounds for each in calls if each.kind == "backward"}
     found: list[Call] = []
     for calls in rounds:
+        counts = Counter(call.content for call in calls)
+        overwritten = _overwritten(calls, {each for each, count in counts.items() if count > 1})
         first: dict[_Content, Call] = {}
         nodes: set[int] = set()
         for call in calls:
@@ -109,7 +125,7 @@ def _twice(rounds: Steps) -> list[Call]:
                 # A backward pass that goes through both then goes through one of them.
                 if call.has_node and before.has_node and before.made in ran:
                     nodes.add(call.made)
-            elif content is not None:
+            elif content is not None and content not in overwritten:
                 first[content] = call
             elif call.kind == "backward" and call.sequence in nodes and call.computes:
                 found.append(call)
