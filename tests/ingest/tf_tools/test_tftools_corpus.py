@@ -109,11 +109,9 @@ def test_a_gpu_that_waits_for_input(corpus: Path) -> None:
     # Its collectives are in the compute, its operators' places mixed with the pipeline's.
     assert overview.exposed_communication_share is None
     assert overview.operators.device_share_by_time is None
-    assert rules(report, "passed") == {
-        "exposed-copies",
-        "recompilation",
-        "launch-bound",  # 2.8 of 1,114 ms
-    }
+    assert rules(report, "passed") == {"exposed-copies", "recompilation"}
+    # Sums by name do not tell which launches the device waits for.
+    assert "launch-bound" in rules(report, "not_applicable")
     # tensorflow_stats: the largest sums of own time by type, of 15.79 s in all
     top = [
         (kernel.name, kernel.family, kernel.total_ns // 10**6) for kernel in overview.kernels[:3]
