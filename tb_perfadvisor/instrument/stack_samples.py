@@ -151,8 +151,7 @@ class StackSamples:
         """A step ended; on this thread, if it is not the main one."""
         self._steps += 1
         self._observed = thread or self._observed
-        if not self._thread.is_started:
-            self._thread.start()
+        self._thread.start()
 
     def pause(self) -> None:
         """A recording begins, in which everything takes longer."""

@@ -30,7 +30,9 @@ class SideThread:
         self._runs = allocate_lock()
 
     def start(self) -> None:
-        """Begin, once."""
+        """Begin, unless it has begun before."""
+        if self.is_started:
+            return
         self.is_started = self._runs.acquire()
         _running.add(self)
         start_new_thread(self._run_until_the_end, ())

@@ -74,6 +74,7 @@ def test_a_thread_is_not_seen() -> None:
     seen = threading.enumerate()
     thread = SideThread(lambda: thread.ends.wait())
     thread.start()
+    thread.start()  # it has begun
     assert threading.enumerate() == seen
     thread.ends.set()
     thread.join()
