@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -86,7 +87,8 @@ with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorder
 recorder.export_chrome_trace(f"{folder}/rank0.pt.trace.json")
 # What is not marked begins with the end of the first update.
 first = 0 if loop == "numbered" else 1
-json.dump((times[-1] - times[first]) / (10 - first), open(f"{folder}/clock.txt", "w"))
+durations = [end - start for start, end in zip(times[first:], times[first + 1 :])]
+json.dump(durations, open(f"{folder}/clock.txt", "w"))
 """
 
 JAX = """
@@ -136,7 +138,7 @@ begin = time.perf_counter_ns()
 iterate(8)
 end = time.perf_counter_ns()
 jax.profiler.stop_trace()
-json.dump((end - begin) / 8, open(f"{folder}/clock.txt", "w"))
+json.dump([(end - begin) / 8], open(f"{folder}/clock.txt", "w"))
 """
 
 
@@ -156,9 +158,13 @@ def pytorch_loop(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 def steps_of(folder: Path) -> int:
     """The number of steps, each as long as the program's clock says."""
     report = analyze(folder)
-    measured: float = json.loads((folder / "clock.txt").read_text())
-    # Ends of the recording may lie a few milliseconds from the stamps on a busy machine.
-    assert report.overview.step_time_ns == pytest.approx(measured, rel=0.2)
+    measured: list[int] = json.loads((folder / "clock.txt").read_text())
+    found = report.overview.step_time_ns
+    if len(measured) > 1:
+        # A busy machine may stop the program between a step's end and its stamp: medians ignore it.
+        (recorded,) = load(folder)
+        found = median(Signals(recorded).steps.duration_ns.tolist())
+    assert found == pytest.approx(median(measured), rel=0.2)
     return report.steps.used + len(report.steps.excluded)
 
 
