@@ -130,6 +130,23 @@ def is_generated(path: str) -> bool:
     return GENERATED_FILE.search(path) is not None
 
 
+_FRAMEWORK_FILE = regex(
+    r"(^|/)(torch|tensorflow|keras|jax|jaxlib|flax|numpy)/|(site|dist)-packages/|^<frozen"
+    r"|(^|/)tb_perfadvisor/(instrument|cli)/"
+    r"|^(step_hooks|hook|recorders|jax_session|program_loops|loop_finder|(jax|time|loopless)_windows)\.py$"
+    r"|(^|/)(threading|contextlib|runpy|functools)\.py$|(^|/)(api|pjit|profiler|array|dispatch|ufunc_api|core|traceback_util|pxla)\.py$"
+    # XLA's tracer leaves directories out: JAX's and NumPy's own files by name.
+    r"|^(tree_util|array_methods|array_constructors|api_util|stages|partial_eval|linear_util"
+    r"|compiler|mlir|xla_bridge|lax_numpy|tensor_contractions|reductions|indexing|ufuncs|literals"
+    r"|numeric|shape_base|multiarray|fromnumeric|_methods)\.py$"
+)
+
+
+def is_framework_file(path: str) -> bool:
+    """Whether a path, with forward slashes, is of a framework or the standard library."""
+    return _FRAMEWORK_FILE.search(path) is not None
+
+
 BLOCKING_CALL = regex(
     r"^(?:p?poll|select|epoll_wait|read|recv(?:from|msg)?|futex|sem_\w*wait|pthread_cond_\w*wait)$"
     r"|^<built-in (?:function|method) (?:acquire|poll|select)\b|^\$[^:]+ (?:acquire|poll|select)$"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import EventKind, Trace
 from tb_perfadvisor.trace.integer_groups import distinct, is_in, places_by_value
-from tb_perfadvisor.trace.names import is_generated
+from tb_perfadvisor.trace.names import is_framework_file, is_generated
 from tb_perfadvisor.trace.nesting import nearest
 from tb_perfadvisor.trace.tables import Int32, repeated
 
@@ -31,16 +31,6 @@ NODE = "autograd::engine::evaluate_function: "
 """torch/csrc/autograd/engine.cpp records each node under this name."""
 # `train.py(12): step` as PyTorch's profiler writes frames, `$train.py:12 step` as XLA's does.
 _FRAME = regex(r"^\$?(?P<file>(?:[A-Za-z]:)?[^(:]*\.py)[(:](?P<line>\d+)\)?:? (?P<function>\S.*)$")
-_FRAMEWORK_FILE = regex(
-    r"(^|/)(torch|tensorflow|keras|jax|jaxlib|flax|numpy)/|(site|dist)-packages/|^<frozen"
-    r"|(^|/)tb_perfadvisor/(instrument|cli)/"
-    r"|^(step_hooks|hook|recorders|jax_session|program_loops|loop_finder|(jax|time|loopless)_windows)\.py$"
-    r"|(^|/)(threading|contextlib|runpy|functools)\.py$|(^|/)(api|pjit|profiler|array|dispatch|ufunc_api|core|traceback_util|pxla)\.py$"
-    # XLA's tracer leaves directories out: JAX's and NumPy's own files by name.
-    r"|^(tree_util|array_methods|array_constructors|api_util|stages|partial_eval|linear_util"
-    r"|compiler|mlir|xla_bridge|lax_numpy|tensor_contractions|reductions|indexing|ufuncs|literals"
-    r"|numeric|shape_base|multiarray|fromnumeric|_methods)\.py$"
-)
 
 
 class Origins(Struct, frozen=True):
@@ -213,11 +203,6 @@ def _frozen(column: NDArray[np.integer], rows: NDArray[np.integer]) -> Int32:
     frozen: Int32 = column.take(rows).astype(np.int32)
     frozen.setflags(write=False)
     return frozen
-
-
-def is_framework_file(path: str) -> bool:
-    """Whether a path, with forward slashes, is of a framework or the standard library."""
-    return _FRAMEWORK_FILE.search(path) is not None
 
 
 def user_line(frame: str, own: Collection[str] = ()) -> str | None:

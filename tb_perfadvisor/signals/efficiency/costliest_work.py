@@ -151,7 +151,10 @@ def _working(signals: Signals) -> list[CostlyWork]:
     if signals.device.index is None:
         operators = host_operators(signals)
         working_ns = attribution.total_ns(Cause.HOST_COMPUTE)
-        names = _Names(operators.name, tuple(map(short_name, operators.names)))
+        line = _source_lines(trace, operators.rows)
+        first, group = group_rows(operators.name, line)
+        texts = (short_name(operators.names[kind]) for kind in operators.name[first].tolist())
+        names = _Names(group.astype(np.int32), tuple(texts))
         found = _by_name(signals, operators.rows, operators.self_ns, names, working_ns)
         others = (Cause.COMMUNICATION, Cause.COPIES)
         return [*found, *_by_cause(signals, *([] if found else [Cause.HOST_COMPUTE]), *others)]
@@ -246,10 +249,8 @@ def _names(signals: Signals, rows: Int32) -> _Names:
     wrappers = called[[_WRAPPER.search(text) is not None for text in texts]]
     is_operator = (operator >= 0) & ~is_in(names[operator], wrappers)
     name = np.where(is_operator, names[operator], names[rows])
-    operation = trace.operations(rows)
-    is_xla = operation >= 0
-    line = np.full(len(rows), -1)
-    line[is_xla] = trace.hlo.source_line[operation[is_xla]]
+    is_xla = trace.operations(rows) >= 0
+    line = _source_lines(trace, rows)
     copies = trace.copies
     direction = trace.by_event(copies.row, copies.direction, CopyDirection.UNKNOWN)[rows]
     direction[is_operator | is_xla] = CopyDirection.UNKNOWN
@@ -267,6 +268,13 @@ def _names(signals: Signals, rows: Int32) -> _Names:
             text = operator_kind(text)
         code.append(index_of.setdefault((short_name(text), int(line[row])), len(index_of)))
     return _Names(np.array(code, dtype=np.int32)[group], tuple(text for text, _ in index_of))
+
+
+def _source_lines(trace: Trace, rows: Int32) -> Int32:
+    """The source line of the operation of XLA that each execution runs; -1 if unknown."""
+    lines = np.append(trace.hlo.source_line, np.int32(-1))  # the last one for none
+    found: Int32 = lines[trace.operations(rows)]
+    return found
 
 
 def _idle(signals: Signals) -> list[CostlyWork]:

@@ -16,12 +16,12 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.patterns import regex
-from tb_perfadvisor.signals.core.origins import is_framework_file
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.snapshots.course import Course, freed_at_peak, held_bytes, memory_course
 from tb_perfadvisor.signals.snapshots.sites import Site, Sites, allocation_sites, shown
 from tb_perfadvisor.trace.memory_snapshot import Frame
+from tb_perfadvisor.trace.names import is_framework_file
 from tb_perfadvisor.trace.tables import Int64
 
 _FEWEST_CALLS = 3

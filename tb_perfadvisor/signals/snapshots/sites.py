@@ -17,11 +17,11 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.patterns import regex
-from tb_perfadvisor.signals.core.origins import is_framework_file
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.signals.snapshots.course import Allocations, Course, memory_course
 from tb_perfadvisor.trace.memory_snapshot import Action, Frame, MemorySnapshot, Stacks
+from tb_perfadvisor.trace.names import is_framework_file
 from tb_perfadvisor.trace.tables import Int64
 
 _OPERATOR = regex(r"at::_ops::(?=\w+::call)(\w+?)(?=_(?:Tensor|Scalar|int|dim|out|self)|::)")

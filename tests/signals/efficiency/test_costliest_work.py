@@ -80,6 +80,21 @@ def test_without_the_events_of_the_device_operators_are_named() -> None:
     assert named(signals) == [("aten::mm", False, 10), ("Launching", True, 2)]
 
 
+def test_operators_of_two_programs_with_one_name_have_their_own_lines() -> None:
+    drawing = """
+        cell 1ms
+        step   |.........|.........|
+        main   |mmmmaaa..|mmmmaaa..|
+    """
+    legend = {
+        "m": replace(operator("fusion.1"), hlo={"source_line": "model.py:12"}),
+        "a": replace(operator("fusion.1"), hlo={"source_line": "loss.py:3"}),
+    }
+    signals = Signals(run_of(draw(drawing, legend=legend, framework="jax")))
+    found = [(work.name, work.place, work.time_ns) for work in costliest_work(signals)]
+    assert found[:2] == [("fusion", "model.py:12", ms(8)), ("fusion", "loss.py:3", ms(6))]
+
+
 def test_needs_are_known_from_shapes() -> None:
     drawing = """
         cell 1ms

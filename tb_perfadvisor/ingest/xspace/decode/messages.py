@@ -54,7 +54,10 @@ HloProto: Final = build_messages(
             ("stack_frame_id", 15, INT64, False),
         ),
         "FileLocation": (("file_name_id", 1, INT64, False), ("line", 3, INT64, False)),
-        "StackFrame": (("file_location_id", 1, INT64, False),),
+        "StackFrame": (
+            ("file_location_id", 1, INT64, False),
+            ("parent_frame_id", 2, INT64, False),
+        ),
         "StackFrameIndex": (
             ("file_names", 1, TEXT, True),
             ("file_locations", 3, "FileLocation", True),

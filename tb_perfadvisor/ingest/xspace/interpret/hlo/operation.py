@@ -15,7 +15,7 @@ TPU profiles contain the output of `HloInstruction::ToString`:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, Final, TypeAlias
 
@@ -24,6 +24,7 @@ from msgspec import Struct
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import CopyDirection, EventKind, KernelFamily, Precision
 from tb_perfadvisor.trace.hlo_text import Shape, parse_instruction, parse_shapes
+from tb_perfadvisor.trace.names import is_framework_file
 
 _LIST: Final = regex(r"replica_groups=\{\{([\d,]*)\}")
 _IOTA: Final = regex(
@@ -522,21 +523,35 @@ def source_line(module: Any, instruction: Any) -> str:
     """File and line, such as `train.py:37`; empty if the program does not tell.
 
     Instructions used to name them. Now they name a frame of a table, which holds the frames of all
-    stacks. Numbers count from 1. Of a file in the table, the last folder is kept: its path is that
-    of the machine.
+    stacks: the innermost one of the user's code counts, or else the innermost. Numbers count
+    from 1. Of a file in the table, the last folder is kept: its path is that of the machine.
     """
     metadata = instruction.metadata
     if metadata.source_file:
         return f"{decoded(metadata.source_file)}:{metadata.source_line}"
-    index = module.stack_frame_index
-    frame = _numbered(index.stack_frames, int(metadata.stack_frame_id))
-    place = _numbered(index.file_locations, int(frame.file_location_id)) if frame else None
-    name = _numbered(index.file_names, int(place.file_name_id)) if place else None
-    return f"{_short(decoded(name))}:{place.line}" if name and place else ""
+    innermost = ""
+    for path, line in _stack(module.stack_frame_index, int(metadata.stack_frame_id)):
+        place = f"{_short(path)}:{line}"
+        if not is_framework_file(path):
+            return place
+        innermost = innermost or place
+    return innermost
+
+
+def _stack(index: Any, frame_id: int) -> Iterator[tuple[str, int]]:
+    """The file and line of each frame of a stack, the innermost first."""
+    frame = _numbered(index.stack_frames, frame_id)
+    for _ in index.stack_frames:  # no stack has more, even if its frames form a circle
+        place = _numbered(index.file_locations, int(frame.file_location_id)) if frame else None
+        name = _numbered(index.file_names, int(place.file_name_id)) if place else None
+        if frame is None or place is None or name is None:
+            return
+        yield decoded(name).replace("\\", "/"), int(place.line)
+        frame = _numbered(index.stack_frames, int(frame.parent_frame_id))
 
 
 def _short(path: str) -> str:
-    return "/".join(path.replace("\\", "/").rsplit("/", 2)[-2:])
+    return "/".join(path.rsplit("/", 2)[-2:])
 
 
 def _numbered(rows: Sequence[Any], number: int) -> Any | None:
