@@ -83,7 +83,13 @@ def _section(category: str, changes: list[Change]) -> str:
 
 def _what(change: Change) -> str:
     """The first sentence of the text that most of its variants share."""
-    texts = [remedy.text for remedy in change.remedies]
+    # Where a framework owns the place of the code, the text comes twice in succession.
+    remedies = change.remedies
+    texts = [
+        each.text
+        for each, before in zip(remedies, (None, *remedies), strict=False)
+        if before is None or (each.text, each.needs) != (before.text, before.needs)
+    ]
     values = dict(change.values)
     text = re.sub(
         r"\{\{(\w+)\}\}", lambda match: str(values[match[1]]), max(texts, key=texts.count)

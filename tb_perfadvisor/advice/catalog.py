@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.signals.recording.hints import STACKS
 from tb_perfadvisor.signals.recording.profiled_steps import SKIP_WARM_UP
 from tb_perfadvisor.signals.workload.fit import Fit, Hint
-from tb_perfadvisor.signals.workload.workload import GROUPS, Part
+from tb_perfadvisor.signals.workload.workload import GROUPS, OWNERS, Part
 from tb_perfadvisor.toml_files import parse, tables
 
 _FOLDER = Path(__file__).parent
@@ -22,6 +22,7 @@ _PLACEHOLDER = regex(r"\{\{(\w+)\}\}")
 
 Framework = Literal["any", "pytorch", "tensorflow", "jax", "none"]
 Cost = Literal["accuracy", "information", "memory", "effort"]
+Place = Literal["step", "loop", "loader", "optimizer"]
 Value = str | int | float | bool
 
 
@@ -59,6 +60,8 @@ class _Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why it names a part of the program without a condition on that part, for whoever reviews."""
     language: Literal["python", "bash"] = "python"
     code: str = ""
+    place: Place | None = None
+    """Where the code goes, if a framework may own that."""
     reference: str = ""
     fixes: tuple[str, ...] = ()
     values: dict[str, Value] = {}
@@ -115,7 +118,11 @@ def change(change_id: str) -> Change:
     category, text = _texts()[change_id]
     try:
         entry = msgspec.convert(parse(text)[change_id], _Entry)
-        remedies = tuple(_remedy(change_id, entry, each) for each in entry.variants or (entry,))
+        remedies = tuple(
+            remedy
+            for each in entry.variants or (entry,)
+            for remedy in _in_place(_remedy(change_id, entry, each), each.place)
+        )
     except (msgspec.MsgspecError, ValueError, KeyError) as error:
         raise ValueError(f"{category}.toml, {change_id}: {error}") from error
     values = {name: value for remedy in remedies for name, value in remedy.values}
@@ -157,6 +164,15 @@ def _remedy(change_id: str, entry: _Entry, variant: _Variant) -> Remedy:
         costs=tuple(entry.costs.items()),
         may_cost=(entry.may_cost if variant.may_cost is None else variant.may_cost) or 0.0,
     )
+
+
+def _in_place(remedy: Remedy, place: Place | None) -> Iterator[Remedy]:
+    """A remedy; without its code where a framework owns the place that the code is for."""
+    if place is None:
+        yield remedy
+        return
+    yield msgspec.structs.replace(remedy, unless=(*remedy.unless, *OWNERS[place]))
+    yield msgspec.structs.replace(remedy, snippet="", fixes=(), language="python")
 
 
 def _parts(*names: str) -> tuple[Part, ...]:

@@ -12,6 +12,7 @@ import pytest
 
 from tb_perfadvisor import advice, rules
 from tb_perfadvisor.advice import advise, change, change_ids
+from tb_perfadvisor.signals.workload.fit import fitting
 from tb_perfadvisor.signals.workload.workload import SERVERS, Fact, Part, Workload
 from tb_perfadvisor.toml_files import parse
 from tests.support.advice_words import misfits
@@ -94,7 +95,10 @@ def test_what_names_a_part_has_a_condition_on_it_or_says_why_not() -> None:
     """Advice for PyTorch must not be what the program does already, or has no part for."""
     unconditional = []
     for change_id, entry in ENTRIES.items():
-        variants = entry.get("for", [entry])
+        # Where the code has a place, a second remedy leaves it out.
+        variants = [
+            each for each in entry.get("for", [entry]) for _ in range(1 + ("place" in each))
+        ]
         for variant, remedy in zip(variants, change(change_id).remedies, strict=True):
             named = f"{remedy.text}\n{remedy.snippet}"
             conditions = {*remedy.needs, *remedy.unless}
@@ -105,6 +109,63 @@ def test_what_names_a_part_has_a_condition_on_it_or_says_why_not() -> None:
                 if not (conditions & parts or variant.get("always") or entry.get("always"))
             ]
     assert unconditional == []
+
+
+ONLY_OWNERS = {
+    # How the model is wrapped, and what trains it.
+    "step": {
+        *("DistributedDataParallel", "init_process_group", "init_device_mesh", "fully_shard"),
+        *("register_comm_hook", "no_sync", "autocast", "GradScaler", "backward", "zero_grad"),
+    },
+    "loader": {"DataLoader", "DistributedSampler"},
+    "optimizer": {"Adam", "AdamW", "SGD", "RMSprop"},
+}
+"""What PyTorch's users call in some place of a program."""
+EDITED = {
+    "step": {"autocast", "larger-buckets", "smaller-buckets", "set-to-none"},
+    "loader": {"loader-workers", "no-loader-workers", "pin-batches", "prepared-samples"},
+    "optimizer": {"fused-optimizer"},
+}
+"""The fixes of `suggest` that edit such calls."""
+OWNED = {
+    Part.LIGHTNING: {"step"},
+    Part.HF_TRAINER: {"step", "loader", "optimizer"},
+    Part.DEEPSPEED: {"step"},
+    Part.MEGATRON: {"step", "loader", "optimizer"},
+    Part.TORCHTITAN: {"step", "loader", "optimizer"},
+}
+"""What users of these frameworks do not write, by their documentation."""
+PROGRAMS: tuple[tuple[Part, ...], ...] = (
+    (Part.GPU, Part.NVIDIA, Part.DDP, Part.LOADER, Part.OPTIMIZER, Part.ADAM),
+    (Part.GPU, Part.AMD, Part.FSDP, Part.LOADER, Part.LOADER_WORKERS, Part.OPTIMIZER, Part.SGD),
+    (Part.GPU, Part.DATA_PARALLEL, Part.LOADER, Part.OPTIMIZER, Part.FOREACH_OPTIMIZER),
+    (Part.GPU, Part.TENSOR_PARALLEL, Part.PIPELINE_PARALLEL, Part.TORCH_COMPILE, Part.INDUCTOR),
+    (Part.CPU_ONLY, Part.LOADER, Part.OPTIMIZER, Part.OWN_OPTIMIZER),
+)
+
+
+def _called(code: str) -> set[str]:
+    calls = [node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    return {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
+
+
+@pytest.mark.parametrize("trainer", OWNED, ids=lambda part: part.label)
+def test_who_has_a_trainer_is_shown_no_code_that_only_the_trainer_runs(trainer: Part) -> None:
+    found, shown = [], 0
+    for parts in PROGRAMS:
+        facts = (Fact(part, "seen") for part in (trainer, Part.TRAINING, *parts))
+        program = Workload("pytorch", tuple(facts))
+        for each in CHANGES:
+            for remedy in fitting(advise(each.id), program):
+                shown += bool(remedy.snippet)
+                called = _called(remedy.snippet) if remedy.language == "python" else set()
+                found += [
+                    (each.id, place, remedy.snippet)
+                    for place in OWNED[trainer]
+                    if called & ONLY_OWNERS[place] or set(remedy.fixes) & EDITED[place]
+                ]
+    assert found == []
+    assert shown > 100
 
 
 def _hidden(entries: dict[str, dict[str, Any]]) -> list[str]:

@@ -43,9 +43,9 @@ CARRIED_OUT = {
     "tf-function": {"compiled-step"},
     "tf32": {"tf32"},
     "trainer-arguments": {
-        *("activation-checkpointing", "bfloat16", "compile", "device-graphs"),
-        *("fused-host-optimizer", "fused-optimizer", "loader-workers"),
-        *("read-rarely", "save-rarely"),
+        *("activation-checkpointing", "autotune", "bfloat16", "compile", "device-graphs"),
+        *("float16", "fused-host-optimizer", "fused-optimizer", "loader-workers"),
+        *("more-loader-workers", "read-rarely", "save-rarely"),
     },
 }
 """The changes that each fix may carry out."""

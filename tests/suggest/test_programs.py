@@ -84,7 +84,8 @@ def report_of(name: str) -> Report:
 
 def _shown(remedy: Mapping[str, Any]) -> model.Remedy:
     """A remedy as a report shows it, with what the catalog says of its change now."""
-    (known,) = [
+    # Where a framework may own the place of the code, a second one is without.
+    known, *_ = [
         each
         for each in advise(remedy["change"], **remedy.get("values", {}))
         if [part.name for part in each.needs] == remedy["needs"]

@@ -165,6 +165,17 @@ OWN_THE_LOOP = (*TRAINERS, *SERVERS, *INFERENCE_LIBRARIES)
 """Frameworks that call the model themselves, so that the user's code has no loop to change."""
 GROUPS = MappingProxyType({"trainers": TRAINERS, "servers": SERVERS, "own-the-loop": OWN_THE_LOOP})
 """Names for several parts at once."""
+_MAKE_THE_REST = (Part.HF_TRAINER, Part.MEGATRON, Part.TORCHTITAN)
+OWNERS = MappingProxyType(
+    {
+        "step": OWN_THE_LOOP,
+        "loop": tuple(part for part in OWN_THE_LOOP if part not in (Part.DEEPSPEED, Part.TORCHREC)),
+        "loader": (*_MAKE_THE_REST, *SERVERS, *INFERENCE_LIBRARIES),
+        "optimizer": _MAKE_THE_REST,
+    }
+)
+"""Frameworks whose users write no code in some place of a program: in the step, which includes how
+the model is wrapped, in the loop around it, and where its loader and its optimizer are made."""
 
 
 SPLITS_THE_MODEL = frozenset(
