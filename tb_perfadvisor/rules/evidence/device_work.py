@@ -52,17 +52,18 @@ def work_by_call_site(
     around = operator_around(signals, operators)
     name = np.where(operators >= 0, trace.events.name[operators], trace.events.name[rows])
     caller = np.where(around >= 0, trace.events.name[around], -1)
-    shapes = trace.by_event(trace.operators.row, trace.operators.shapes, -1)
-    shape = np.where(operators >= 0, shapes[operators], -1)
-    sites, inverse = group_rows(name, caller, shape)
+    table, has_operator = trace.operators, operators >= 0
+    shape = np.where(has_operator, trace.by_event(table.row, table.shapes, -1)[operators], -1)
+    frame = np.where(has_operator, trace.by_event(table.row, table.frame, -1)[operators], -1)
+    sites, inverse = group_rows(name, caller, shape, frame, trace.operations(rows))
     total = np.bincount(inverse, weights=cost_ns, minlength=len(sites)).astype(np.int64)
     count = np.bincount(inverse, minlength=len(sites))
-    table: list[tuple[Cell, ...]] = []
+    lines: list[tuple[Cell, ...]] = []
     for site in np.argsort(-total, kind="stable")[:MOST_SITES].tolist():
         members = np.flatnonzero(inverse == site)
         example = int(rows[members[cost_ns[members].argmax()]])
         first = sites[site]
-        table.append(
+        lines.append(
             (
                 trace.text(int(name[first])),
                 trace.text(int(caller[first])),
@@ -82,7 +83,7 @@ def work_by_call_site(
             Column("count", "Count", "count"),
             Column("total_ns", "Time", "ns"),
         ),
-        tuple(table),
+        tuple(lines),
         names_instance=True,
     )
 
