@@ -29,17 +29,20 @@ from tb_perfadvisor.instrument.user_code import (
 )
 from tb_perfadvisor.machine.facts import Activity, Line, Lines, SideWork
 
+if sys.platform == "linux":
+    import resource
+
 _EVERY_S: Final = 0.04
 _MOST_S: Final = 1.0
 """A look that comes later than that found the machine asleep, not the program busy."""
-_HELD: Final = 0.8
-"""Python takes its lock away after its switch interval from who does not give it."""
+_GIVEN: Final = 2
+"""How often a thread sleeps until it gets Python's lock after a wait: once if that is free, twice
+if the program gives it away soon, and more often if it has to be taken away after the switch
+interval. How late the thread comes tells nothing where cores are busy, or slow to wake up."""
 _USUAL_S: Final = sys.getswitchinterval()
 _BUSY_SHARE: Final = 0.1
 """A process that uses less processor time waits: for time, another process or a machine."""
 _SOON_S: Final = 0.00001
-_FREE_S: Final = 0.00013
-"""A lock that nobody holds comes sooner."""
 _NO_NEW_ARRAYS: Final = frozenset({4, *range(13, 26)})
 """Arguments of Python's binary operations (opcode.h) that are products of matrices or in place."""
 _MOST_LINES: Final = 50
@@ -202,21 +205,20 @@ class StackSamples:
         chance = random.Random()
         before_s, used_s = time.monotonic(), time.process_time()
         while not self._thread.ends.is_set():
-            interval_s = sys.getswitchinterval() if self._is_paused else ask_soon(_USUAL_S)
+            if not self._is_paused:
+                ask_soon(_USUAL_S)
             # At random, so that no loop is in the same place each time.
-            wait_s = _EVERY_S * chance.uniform(0.5, 1.5)
-            asked_s = time.monotonic()
-            self._thread.ends.wait(wait_s)
+            slept = _times_asleep()
+            self._thread.ends.wait(_EVERY_S * chance.uniform(0.5, 1.5))
+            was_held = _times_asleep() - slept > _GIVEN
             now_s = time.monotonic()
-            late_s = now_s - asked_s - wait_s
             passed_s, before_s = now_s - before_s, now_s
             used_before_s, used_s = used_s, time.process_time()
             waits = used_s - used_before_s < _BUSY_SHARE * passed_s
-            free_s = _FREE_S if isclose(interval_s, _SOON_S) else _HELD * interval_s
-            held = passed_s, late_s >= free_s, waits
+            seen = passed_s, was_held, waits
             with suppress(Exception):
                 if not self._is_paused:
-                    look_at_threads(partial(self._look_at, chance, *held))
+                    look_at_threads(partial(self._look_at, chance, *seen))
         take_turns_as_usual()
 
     def _look_at(
@@ -234,7 +236,7 @@ class StackSamples:
     ) -> None:
         """Count the time since the last look for where the program is.
 
-        If Python's lock was held, the look had to wait until it was taken away.
+        If Python's lock was held, it had to be taken away for the look.
         """
         if self._is_paused or passed_s > _MOST_S or is_recording(frame):
             return
@@ -253,18 +255,23 @@ class StackSamples:
             self._before = place, call
 
 
-def ask_soon(usual_s: float) -> float:
-    """Ask for Python's lock soon after a wait, not after the usual time; returns that interval.
+def _times_asleep() -> int:
+    """How often this thread has slept; 0 where the system does not tell."""
+    if sys.platform != "linux":
+        return 0
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
+def ask_soon(usual_s: float) -> None:
+    """Ask for Python's lock soon after a wait, not after the usual time.
 
     Who waits for it gets it where the program gives it away, such as in NumPy's random numbers, and
     not in what takes the time. If the program has other threads, they take turns as usual, and an
     interval that it has chosen itself stays.
     """
-    if not (isclose(now_s := sys.getswitchinterval(), usual_s) or isclose(now_s, _SOON_S)):
-        return now_s
-    interval_s = _SOON_S if threading.active_count() == 1 else usual_s
-    sys.setswitchinterval(interval_s)
-    return interval_s
+    now_s = sys.getswitchinterval()
+    if isclose(now_s, usual_s) or isclose(now_s, _SOON_S):
+        sys.setswitchinterval(_SOON_S if threading.active_count() == 1 else usual_s)
 
 
 def take_turns_as_usual() -> None:

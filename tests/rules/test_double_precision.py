@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from tb_perfadvisor import analyze
-from tb_perfadvisor.machine.facts import Facts, Made, Program
 from tb_perfadvisor.rules.precision.wide_numbers import DoublePrecision
 from tb_perfadvisor.testing import TraceBuilder, check_rule, find
 from tb_perfadvisor.testing.builder import us
@@ -90,8 +88,9 @@ def on_the_cpu(
             at += operator_us
         builder.annotation("Optimizer.step#Adam.step", us(at), us(at + other_us))
         until = us(at + other_us)
-        types = ["float"] if dtype else [""]
-        builder.operator("aten::sort", us(at), until, shapes=[[9]], dtypes=types, launches=False)
+        builder.operator(
+            "aten::sort", us(at), until, shapes=[[9]], dtypes=["float"], launches=False
+        )
     return builder.build()
 
 
@@ -100,11 +99,13 @@ def test_saves_what_32_bits_save_on_the_cpu() -> None:
     checked = check_rule(
         DoublePrecision,
         slow=on_the_cpu(
-            [("aten::mm", 4000), ("aten::_slow_conv2d_forward", 4000), ("aten::add", 2000)]
+            [("aten::mm", 4000), ("aten::_slow_conv2d_forward", 4000), ("aten::add", 2000)],
+            other_us=10_000,
         ),
         fixed=on_the_cpu(
             [("aten::mm", 2000), ("aten::_slow_conv2d_forward", 1400), ("aten::add", 1000)],
             dtype="float",
+            other_us=10_000,
         ),
         saves="5600us",
         scales=False,  # what is shorter than 20 us does not count
@@ -116,14 +117,10 @@ def test_saves_what_32_bits_save_on_the_cpu() -> None:
     assert finding.saving.high_ns == 3 * us(0.6 * 4000 + 0.75 * 4000 + 0.75 * 2000)
 
 
-def test_the_type_of_the_model_tells_where_no_types_were_recorded() -> None:
-    def of(dtype: str) -> Trace:
-        made = Made("model", "Net", "train.py", 3, "", {"dtype": dtype})
-        unknown = on_the_cpu([("aten::mm", 4000)], dtype="")
-        return replace(unknown, facts=Facts(program=Program(made=(made,))))
-
-    assert find(DoublePrecision, of("float64"))
-    assert find(DoublePrecision, of("float32")) == ()
+def test_a_program_that_computes_mostly_in_64_bits_on_the_cpu_does_so_on_purpose() -> None:
+    # Half of the compute, and a little more.
+    assert find(DoublePrecision, on_the_cpu([("aten::mm", 1000)]))
+    assert find(DoublePrecision, on_the_cpu([("aten::mm", 1001)])) == ()
 
 
 @pytest.mark.parametrize(

@@ -258,3 +258,17 @@ def test_a_loop_in_each_step_may_have_more_to_do(
     slower = timers([10.0 + row / 5 for row in range(ROWS)])
     (finding,) = found(StepOutliers, replace(run, timers=(slower,)))
     assert finding.severity == severity
+
+
+@pytest.mark.parametrize(("spells", "count"), [((25, 23), 1), ((2, 1), 0)])
+def test_steps_that_do_something_else_later_do_not_become_slower(
+    spells: tuple[int, int], count: int
+) -> None:
+    # Looks at two lines of equal time, at random: every second one finds the other line.
+    lines = tuple(
+        Line("sum.py", place, 0.5, "add", spells=seen) for place, seen in enumerate(spells, 1)
+    )
+    steps = draw(RECORDED[: RECORDED.index("    gpu")])
+    run = run_of(replace(steps, facts=Facts(lines=Lines(4.0, 100, lines))))
+    slower = timers([10.0 if row < 80 else 13.0 for row in range(ROWS)])
+    assert len(found(StepOutliers, replace(run, timers=(slower,)))) == count

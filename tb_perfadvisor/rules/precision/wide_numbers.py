@@ -34,7 +34,7 @@ _LEAST_SHARE_ON_CPU = 0.05
 
 
 class DoublePrecision(Rule):
-    """Part of the work is in 64-bit numbers, in a program of narrower ones or on the CPU."""
+    """Part of the work is in 64-bit numbers, in a program of narrower ones."""
 
     id = "double-precision"
     title = "Remove accidental 64-bit compute"
@@ -49,7 +49,7 @@ class DoublePrecision(Rule):
 
     def check(self, signals: Signals) -> Iterable[Finding]:
         if signals.device.is_host_only:
-            yield from _on_the_cpu(signals)
+            yield from self._on_the_cpu(signals)
             return
         rows = _double_rows(signals)
         now_ns = signals.trace.events.duration_ns[rows]
@@ -79,23 +79,24 @@ class DoublePrecision(Rule):
             remedies=advise("single-precision"),
         )
 
-
-def _on_the_cpu(signals: Signals) -> Iterable[Finding]:
-    """Yield a finding when operators on 64-bit numbers take a good part of the step."""
-    form = in_32_bits(signals)
-    if form is None or share_of_window(form.expected_ns, signals) < _LEAST_SHARE_ON_CPU:
-        return
-    now_ns = int(form.now_ns.sum())
-    yield Finding(
-        instance=f"64-bit operators take {share_of_each(now_ns, signals)}",
-        summary=(
-            f"{per_step(now_ns, signals)} goes into operators on 64-bit numbers. In 32 bits, they"
-            " move half of the bytes and compute twice as many numbers at once."
-        ),
-        saving=Saving(form.low_ns, form.expected_ns, form.high_ns, form.spans, "modeled"),
-        evidence=own_times("Operators on 64-bit numbers", signals, form.rows, form.now_ns),
-        remedies=advise("single-precision"),
-    )
+    def _on_the_cpu(self, signals: Signals) -> Iterable[Finding]:
+        form = in_32_bits(signals)
+        if form is None or share_of_window(form.expected_ns, signals) < _LEAST_SHARE_ON_CPU:
+            return
+        now_ns = int(form.now_ns.sum())
+        compute_ns = signals.attribution.total_ns(Cause.HOST_COMPUTE)
+        if now_ns > self.maximum_compute_share * compute_ns:
+            return
+        yield Finding(
+            instance=f"64-bit operators take {share_of_each(now_ns, signals)}",
+            summary=(
+                f"{per_step(now_ns, signals)} goes into operators on 64-bit numbers. In 32 bits,"
+                " they move half of the bytes and compute twice as many numbers at once."
+            ),
+            saving=Saving(form.low_ns, form.expected_ns, form.high_ns, form.spans, "modeled"),
+            evidence=own_times("Operators on 64-bit numbers", signals, form.rows, form.now_ns),
+            remedies=advise("single-precision"),
+        )
 
 
 def _double_rows(signals: Signals) -> Int32:

@@ -32,7 +32,11 @@ from tb_perfadvisor.rules.finding import (
 )
 from tb_perfadvisor.signals import Cause, Need, Signals
 from tb_perfadvisor.signals.core.steps.server_annotations import StepKind
-from tb_perfadvisor.signals.host.busy_functions import busiest_function, side_work_share
+from tb_perfadvisor.signals.host.busy_functions import (
+    busiest_function,
+    runs_in_phases,
+    side_work_share,
+)
 from tb_perfadvisor.signals.launch.delays import taken_by_others_ns
 from tb_perfadvisor.signals.serving.server_steps import Mask, ServerSteps, server_steps
 from tb_perfadvisor.signals.steps.step_variation import (
@@ -383,8 +387,8 @@ def _clock_rows(parts: RunParts) -> Iterable[tuple[Cell, ...]]:
 
 def _slower_steps(signals: Signals) -> Finding | None:
     """Steps that became slower over the run, beyond what has a cause of its own."""
-    parts = parts_of_worker(signals)
-    if parts is None:
+    parts, lines = parts_of_worker(signals), signals.trace.facts.lines
+    if parts is None or runs_in_phases(lines, int(parts.steps.sum())):
         return None
     known_ns = np.nan_to_num(parts.input_ns)
     for found in (reduced_clocks(signals), late_rank(signals)):
@@ -411,7 +415,6 @@ def _slower_steps(signals: Signals) -> Finding | None:
     before, after = format_duration(slowdown.before_ns), format_duration(slowdown.after_ns)
     share = format_share(cost.run_share)
     how = "little by little" if slowdown.is_gradual else f"after step {delay.first_step:,}"
-    lines = signals.trace.facts.lines
     function = busiest_function(lines) if signals.device.is_host_only else None
     where = "" if function is None else f", mostly in {function}"
     title = "what grows from step to step" if slowdown.is_gradual else "why steps become slower"

@@ -14,6 +14,9 @@ _FEWEST_LOOKS = 20
 """With fewer, a line in several of them may be chance."""
 _FEWEST_OF_PLACE = 5
 """Looks that find a function. Fewer say little of what it takes."""
+_RARELY_AGAIN = 0.25
+"""Of the times that a program comes to its lines if looks find these by chance. It comes to a line
+less often if that grows, but no less than half as often."""
 _MAKES_SAMPLES = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__", "collate_fn"})
 """What data sets of PyTorch and Keras define, and what loaders call."""
 _PASSING: tuple[Activity, ...] = ("operators", "parts")
@@ -96,6 +99,19 @@ def busiest_function(lines: Lines | None, *, of_steps: bool = False) -> BusyFunc
     busiest = max(functions, key=lambda function: function.share, default=None)
     least = max(_OFTEN, _FEWEST_OF_PLACE / lines.looks)
     return busiest if busiest is not None and busiest.share >= least else None
+
+
+def runs_in_phases(lines: Lines | None, steps: int) -> bool:
+    """Whether the program did one thing after the other, and not the same in each of its steps.
+
+    What is the same in each step comes again and again, so that looks at random find it in turns
+    with all else of the step.
+    """
+    if lines is None or lines.looks < _FEWEST_LOOKS:
+        return False
+    spells = [line.spells for line in lines.lines if line.spells is not None]
+    in_turns = sum(line.share * (1 - line.share) for line in lines.lines) * lines.looks
+    return bool(spells) and sum(spells) < _RARELY_AGAIN * min(in_turns, steps)
 
 
 def side_work_share(lines: Lines | None) -> float:

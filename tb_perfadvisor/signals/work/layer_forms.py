@@ -215,12 +215,9 @@ def in_channels_last(signals: Signals) -> Form | None:
 
 @memoized
 def in_32_bits(signals: Signals) -> Form | None:
-    """The operators on 64-bit numbers; all of them if only the type of the model is known."""
-    operators, models = host_operators(signals), _models(signals)
-    widths = _widths(signals, operators.rows)
-    is_wide = widths == Precision.BITS_64
-    if not widths.any() and models and all(m.facts.get("dtype") == "float64" for m in models):
-        is_wide[:] = True
+    """The operators on 64-bit numbers."""
+    operators = host_operators(signals)
+    is_wide = _widths(signals, operators.rows) == Precision.BITS_64
     return _form(signals, _IN_32_BITS, is_wide & (operators.self_ns >= _LEAST_NS))
 
 
