@@ -202,14 +202,14 @@ def _called(name: str) -> tuple[DeviceSpec, ...]:
 @cache
 def _shared() -> tuple[dict[str, Any], tuple[str, ...]]:
     """What stands before the rows of the table, and the text of each row: few are needed."""
-    shared, *rows = _TABLE.read_text(encoding="utf-8").split("[[device]]\n")
+    shared, *rows = _TABLE.read_text(encoding="utf-8").split('[device."')
     return parse(shared), tuple(rows)
 
 
 @cache
 def _texts() -> Mapping[str, str]:
     """The text of each row, by its name."""
-    return {row.partition('name = "')[2].partition('"')[0]: row for row in _shared()[1]}
+    return {name: row for name, _, row in (text.partition('"]\n') for text in _shared()[1])}
 
 
 @cache
@@ -228,13 +228,13 @@ def _row(name: str) -> dict[str, Any]:
 @cache
 def _spec(name: str) -> DeviceSpec:
     row, shared = _row(name), _shared()[0]
-    links = {link["name"]: link for link in shared["host_link"]}
-    host_link = links.get(_host_link(row, links), {})
+    link = _host_link(row, shared["host_link"])
+    host_link = shared["host_link"].get(link, {})
     measured = shared["achievable"][row.get("achievable", "default")]
     pcie = host_link.get("link_bandwidth") if row.get("link") == "pcie" else None
     memory = row["memory_gib"] * _GIB if "memory_gib" in row else row["memory_gb"] * 10**9
     return DeviceSpec(
-        name=row["name"],
+        name=name,
         vendor=row.get("vendor", "nvidia"),
         kind=row.get("kind", "gpu"),
         architecture=row.get("architecture", ""),
@@ -250,7 +250,7 @@ def _spec(name: str) -> DeviceSpec:
         link=row.get("link", ""),
         link_bandwidth_bytes_per_s=row.get("link_bandwidth", pcie),
         direct_links=row.get("direct_links"),
-        host_link=host_link.get("name", ""),
+        host_link=link if host_link else "",
         host_link_bandwidth_bytes_per_s=host_link.get("bandwidth"),
         aliases=tuple(row.get("aliases", ())),
         shared_names=tuple(row.get("shared_names", ())),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 
-from tb_perfadvisor.hardware import Peaks, find_device, known_devices
+from tb_perfadvisor.hardware import Peaks, find_device, known_devices, lookup
+from tb_perfadvisor.toml_files import parse
 from tests.support.corpus_traces import CORPUS
 
 BY_NAME = {spec.name: spec for spec in known_devices()}
@@ -152,7 +154,8 @@ def test_names_are_unique() -> None:
     assert len(aliases) == len(set(aliases))
     shared = {name.casefold() for spec in known_devices() for name in spec.shared_names}
     assert shared.isdisjoint(aliases)
-    assert len({spec.name for spec in known_devices()}) == len(known_devices())
+    table = Path(lookup.__file__).with_name("devices.toml").read_text(encoding="utf-8")
+    assert [*parse(table)["device"]] == [spec.name for spec in known_devices()]
 
 
 _SERVER = "RTX PRO 6000 Blackwell Server"
