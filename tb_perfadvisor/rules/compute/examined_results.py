@@ -12,46 +12,7 @@ from tb_perfadvisor.units import format_share
 
 
 class RepeatedResults(ExaminedOperators):
-    """The program computes again what it has computed before, from the same inputs.
-
-    What it finds
-    -------------
-    In a PyTorch program, operators of the forward pass that depend only on constants, inputs that
-    stay, and parameters and buffers that do not change: masks, a weight that is unpacked in each
-    call, a frozen layer of the same data. And what a round of the loop computes twice from the same
-    tensors: a second forward pass for a metric. And rows that the step before has computed, of a
-    sequence that grows by one, without gradients. In a TensorFlow program, calls of functions and
-    models that get the same tensors as before, such as an encoder that runs for each token.
-
-    Why it matters
-    --------------
-    The same inputs give the same result. Computed once and kept, it costs nothing.
-
-    How it is measured
-    ------------------
-    In steps that `perfadvisor run` looked at, each tensor is followed back to where it comes from.
-    An input stays if its memory and its content do. Parameters that are trained change: what
-    depends on them is the same only between two updates. A checksum of the results makes sure. Of
-    TensorFlow, whose tensors do not change, results of calls are compared five times. Random
-    numbers, views, and what checkpointing computes again are left out, and so are programs that
-    repeat all of their work, as benchmarks do. Expected is the operators' share of the time of all
-    operators, with what the last backward pass does once more for a second forward pass. Low is
-    70 % of it, and high is a third more.
-
-    When to ignore
-    --------------
-    When the result does not fit in memory, when the input only stands for data that change, or when
-    a second pass is to update the statistics of batch normalization.
-
-    How to verify
-    -------------
-    The operators are gone from the step, and the results are the same.
-
-    References:
-    ----------
-    Aho, Lam, Sethi and Ullman, "Compilers: Principles, Techniques, and Tools", on moving code out
-    of loops and on common subexpressions.
-    """
+    """The program computes again what it has computed before, from the same inputs."""
 
     id = "repeated-results"
     title = "Compute once what does not change"
@@ -82,37 +43,7 @@ class RepeatedResults(ExaminedOperators):
 
 
 class PaddedSequences(ExaminedOperators):
-    """A good part of each batch of sequences is padding.
-
-    What it finds
-    -------------
-    In a PyTorch program, batches of tokens of which most sequences end in the same token
-    again and again, for a tenth of all places or more.
-
-    Why it matters
-    --------------
-    Layers compute padding like any other token, and attention pairs it with all others.
-
-    How it is measured
-    ------------------
-    The part of padding is counted in the tokens of steps that `perfadvisor run` looked at. Of the
-    operators on sequences of this length, batches of similar lengths would save this part, which is
-    expected, and attention its square. Low is 30 % of it, which is what cutting each batch to
-    its longest sequence saves if lengths vary a lot.
-
-    When to ignore
-    --------------
-    When sequences end in the same token because their content does.
-
-    How to verify
-    -------------
-    The sizes of the batches follow the lengths of the sequences, and the step is shorter.
-
-    References:
-    ----------
-    Vaswani et al., "Attention Is All You Need", section 5.1, on batches of similar length;
-    PyTorch documentation, `torch.nn.utils.rnn.pad_sequence`.
-    """
+    """A good part of each batch of sequences is padding."""
 
     id = "padded-sequences"
     title = "Cut the padding off the batches"
@@ -148,40 +79,7 @@ _SLOWER_ON_GPU: Final = (150, 50, 5)
 
 
 class MostlyZeroProducts(ExaminedOperators):
-    """A dense product multiplies data of which nearly all elements are zero.
-
-    What it finds
-    -------------
-    In a PyTorch program, matrix products in which 95 % or more of the elements of an
-    input are zero: adjacency matrices, one-hot vectors, counts of words. Activations and masks that
-    the step computes are left out.
-
-    Why it matters
-    --------------
-    A dense product takes as long for a zero as for any other number. Stored sparsely, a matrix with
-    1 % of its elements costs a tenth or less; a product with one-hot vectors is a look-up.
-
-    How it is measured
-    ------------------
-    The share of zeros is that of 4,096 elements drawn at random in steps that `perfadvisor run`
-    looked at. A sparse product takes eight times as long for each element that is left, which is
-    expected; at most 20 times, and at least nothing, with what is between the products. With a GPU,
-    it takes 50 times as long, at most 150 times, and at least 5 times. Products
-    of the backward pass with the same matrix count as well.
-
-    When to ignore
-    --------------
-    When the elements that are not zero change too often to convert them.
-
-    How to verify
-    -------------
-    The dense product is gone from the profile, and its place takes a fraction of its time.
-
-    References:
-    ----------
-    PyTorch documentation, `torch.sparse` and `torch.nn.Embedding`; Kipf and Welling,
-    "Semi-Supervised Classification with Graph Convolutional Networks", section 6.2.
-    """
+    """A dense product multiplies data of which nearly all elements are zero."""
 
     id = "mostly-zero-products"
     title = "Do not multiply by zeros"
@@ -205,38 +103,7 @@ class MostlyZeroProducts(ExaminedOperators):
 
 
 class DroppedGradients(ExaminedOperators):
-    """The backward pass computes gradients that are cleared, or kept, without an update.
-
-    What it finds
-    -------------
-    In a PyTorch program, operators of the backward pass that lead only to gradients of
-    parameters which are not updated before the gradient begins anew: of a generator while its
-    discriminator learns, of a part that is meant to be frozen, of a teacher.
-
-    Why it matters
-    --------------
-    The backward pass takes about twice the forward pass. Where nothing uses its results, a
-    `detach()`, `no_grad()` or `requires_grad_(False)` saves it, and the memory of activations.
-
-    How it is measured
-    ------------------
-    In steps that `perfadvisor run` looked at, each gradient is followed from its accumulation to
-    the next update, and each node of the backward pass to the gradients that it leads to. Expected
-    is the time of the nodes that lead to none that is used, and half of those that make a gradient
-    of a weight besides one of their input. Low is 70 % of it.
-
-    When to ignore
-    --------------
-    When the gradients are read by something else than an optimizer.
-
-    How to verify
-    -------------
-    The backward pass has fewer nodes, and losses are the same.
-
-    References:
-    ----------
-    PyTorch documentation, "Autograd mechanics", on disabling gradient computation.
-    """
+    """The backward pass computes gradients that are cleared, or kept, without an update."""
 
     id = "dropped-gradients"
     title = "Stop computing gradients that nothing uses"
@@ -258,41 +125,7 @@ class DroppedGradients(ExaminedOperators):
 
 
 class UnreadResults(ExaminedOperators):
-    """A layer computes more than the program needs.
-
-    What it finds
-    -------------
-    In a PyTorch program that trains, operators whose result is freed without being read, with what
-    only they read: a head that another mode needs, weights of attention that a layer returns as
-    well. In any PyTorch program, products, pointwise operators and losses of which 60 % or less
-    of the result is needed: the rest is not read, is masked, or belongs to targets that the loss
-    ignores.
-
-    Why it matters
-    --------------
-    Logits of all positions where the last one is used, or where a sixth has a label, cost as much
-    as if they were needed. Select first, then compute.
-
-    How it is measured
-    ------------------
-    In steps that `perfadvisor run` looked at, each result is followed to the operators that read
-    it, to how much of it, and through those that keep rows apart. NumPy takes no tensor with a
-    gradient, so what has one, and is freed unread, was not needed. Expected is the time of the part
-    that is not needed, forward and backward, without what calling the operators takes; low is 70 %
-    of it. High is half as much again, for the layers before.
-
-    When to ignore
-    --------------
-    When something that is no operator reads the rest, such as NumPy.
-
-    How to verify
-    -------------
-    The operator's input has only the rows that count.
-
-    References:
-    ----------
-    PyTorch documentation, `torch.nn.CrossEntropyLoss`, on `ignore_index`.
-    """
+    """A layer computes more than the program needs."""
 
     id = "unread-results"
     title = "Compute only what is needed"
@@ -319,39 +152,7 @@ class UnreadResults(ExaminedOperators):
 
 
 class RepeatedPageFaults(ExaminedOperators):
-    """The allocator gives memory back to the system, and each step takes it again, page by page.
-
-    What it finds
-    -------------
-    In a PyTorch program on the CPU, with glibc, operators whose results lie in memory that the
-    system clears for each of them, in every step.
-
-    Why it matters
-    --------------
-    The system clears each page when it is first touched, which can take several times as long as
-    the operator. glibc's allocator gives large blocks back, unless it is told to keep them.
-
-    How it is measured
-    ------------------
-    In steps that `perfadvisor run` looked at, new pages are counted for each operator, but not more
-    than its results have. The step with the fewest counts, without the first, and it counts no more
-    new pages than the steps before that nobody looked at. Expected is their number times what it
-    takes to touch a new page on that machine, and to give it back. Low is 60 % of it: memory that
-    is kept has to be read into caches, too. High is 30 % more: small results then stay in caches.
-
-    When to ignore
-    --------------
-    When the machine has no memory to spare: the process keeps what it once used.
-
-    How to verify
-    -------------
-    The same script takes less system time, as `time` shows it.
-
-    References:
-    ----------
-    `mallopt(3)`, on `M_MMAP_MAX` and `M_TRIM_THRESHOLD`; PyTorch, "Performance Tuning Guide", on
-    switching the memory allocator.
-    """
+    """The allocator gives memory back to the system, and each step takes it again, page by page."""
 
     id = "repeated-page-faults"
     title = "Keep freed memory for the next results"

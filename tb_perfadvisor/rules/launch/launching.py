@@ -517,47 +517,7 @@ measured batches of samples, 0.7 to 1.5 of the dispatch was saved."""
 
 
 class IndependentCalls(Rule):
-    """A loop calls the same operators for each element, and no call needs another's result.
-
-    What it finds
-    -------------
-    In a PyTorch program, lines that call an operator on inputs of the same sizes three
-    times or more, where no call reads, even through others, what another one of them returns: a
-    loop over heads, samples, environments, members of an ensemble. Of lookups in tables, selections
-    and sums, the sizes may differ, if there are eight or more.
-
-    Why it matters
-    --------------
-    Each call costs some microseconds of Python, dispatch and allocation, and as much again in the
-    backward pass. One call for all of them costs that once, and large operators compute faster.
-
-    How it is measured
-    ------------------
-    In steps that `perfadvisor run` looked at, each result is followed to the operators that read
-    it. The calls that one for all would replace are a part of all forward calls. That part of
-    the time for calling operators goes, forward and backward: expected nine tenths of it, at least
-    half. High is that part of the whole time of operators. With a device, all of that time counts
-    as calling if the calls take longer than what they give to the device, and none otherwise.
-    Operators on at most 32,768 elements, and products of at most 262,144 multiplications, take no
-    longer than calling them: of their whole time, 85 % is expected to go, at least 40 %, and half
-    of the Python around them. On the CPU, the time of each operator counts up to three times that
-    of such a call: others may compute for long. If each call has parameters of its own, the
-    optimizer has as many fewer to update: 70 % of the time for those is expected to go. Products of
-    a few rows with the same large matrix take as long as reading it does, so that one for all takes
-    little longer than one of them.
-
-    When to ignore
-    --------------
-    When the calls use parameters of their own and sizes that cannot be stacked.
-
-    How to verify
-    -------------
-    The number of operators per step falls, and the step is shorter.
-
-    References:
-    ----------
-    PyTorch documentation, `torch.vmap` and `torch.bmm`; "PyTorch Performance Tuning Guide".
-    """
+    """A loop calls the same operators for each element, and no call needs another's result."""
 
     id = "independent-calls"
     title = "Make one call of the calls that do not need each other"
