@@ -58,8 +58,10 @@ class _Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unless: tuple[str, ...] = ()
     always: str = ""
     """Why it names a part of the program without a condition on that part, for whoever reviews."""
-    language: Literal["python", "bash"] = "python"
     code: str = ""
+    """In Python."""
+    command: str = ""
+    """Or what to enter in a shell."""
     place: Place | None = None
     """Where the code goes, if a framework may own that."""
     reference: str = ""
@@ -156,14 +158,30 @@ def _remedy(change_id: str, entry: _Entry, variant: _Variant) -> Remedy:
         needs=_parts(*entry.needs, *variant.needs),
         unless=_parts(*variant.unless, *entry.unless),
         text=" ".join((variant.text or entry.text).split()),
-        snippet=variant.code.strip("\n"),
-        language=variant.language,
-        reference=variant.reference or entry.reference,
+        snippet=(variant.code or variant.command).strip("\n"),
+        language="bash" if variant.command else "python",
+        reference=variant.reference or _settings(_parts(*variant.needs)) or entry.reference,
         fixes=variant.fixes or entry.fixes,
         values=tuple((variant.values or entry.values).items()),
         costs=tuple(entry.costs.items()),
         may_cost=(entry.may_cost if variant.may_cost is None else variant.may_cost) or 0.0,
     )
+
+
+_SETTINGS = MappingProxyType(
+    {
+        Part.HF_TRAINER: "https://huggingface.co/docs/transformers/main_classes/trainer",
+        Part.DEEPSPEED: "https://www.deepspeed.ai/docs/config-json/",
+        Part.MEGATRON: "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py",
+        Part.TORCHTITAN: "https://github.com/pytorch/torchtitan/blob/main/torchtitan/config/configs.py",
+        Part.SGLANG: "https://docs.sglang.io/advanced_features/server_arguments.html",
+    }
+)
+"""The pages about the settings of frameworks, for variants that name no other page."""
+
+
+def _settings(needs: tuple[Part, ...]) -> str:
+    return next((_SETTINGS[part] for part in needs if part in _SETTINGS), "")
 
 
 def _in_place(remedy: Remedy, place: Place | None) -> Iterator[Remedy]:
