@@ -264,11 +264,13 @@ def _by_device() -> dict[str, ShapeCosts]:
     for row in document["generation"]:
         spec = find_device(row["device"])
         if spec is not None:
-            factors = {kind: Factors(*values) for kind, values in row["factors"].items()}
+            kinds = row["kinds"].items()
             nominal = nominal_costs(row["name"], spec, row["cycles_per_s"], row["array_side"])
             low, high = document["saved_range"]
             found[spec.name] = nominal._replace(
-                factors=factors, errors=dict(row["errors"]), saved_range=(low, high)
+                factors={kind: Factors(*fitted["factors"]) for kind, fitted in kinds},
+                errors={kind: fitted["error"] for kind, fitted in kinds},
+                saved_range=(low, high),
             )
     return found
 
