@@ -222,11 +222,10 @@ class Answers:
     def explain_rule(self, rule_id: str) -> str:
         """The page of a rule."""
         from tb_perfadvisor.rules.page import rule_page
-        from tb_perfadvisor.rules.registry import all_rules, find_rule
-        from tb_perfadvisor.rules.renamed import RENAMED, RETIRED
+        from tb_perfadvisor.rules.registry import RENAMED, all_rules, find_rule
 
         rules = [rule.id for rule in all_rules()]
-        if rule_id not in (*rules, *RENAMED, *RETIRED):
+        if rule_id not in (*rules, *RENAMED):
             raise UsageError(f"there is no rule {rule_id!r}.", hint=f"Rules: {', '.join(rules)}.")
         return bounded(rule_page(find_rule(rule_id)), f"run `perfadvisor explain {rule_id}`")
 

@@ -10,13 +10,30 @@ import pkgutil
 from abc import ABCMeta
 from functools import cache
 from inspect import isabstract
+from types import MappingProxyType
 from typing import TypeGuard
 
 import tb_perfadvisor.rules
 from tb_perfadvisor.errors import UsageError
 from tb_perfadvisor.rules import added_rules
 from tb_perfadvisor.rules.base import Rule
-from tb_perfadvisor.rules.renamed import RENAMED, RETIRED
+
+RENAMED = MappingProxyType(
+    {
+        "backward-synchronisation": "backward-synchronization",
+        "checkpoint-on-cpu": "recompute",
+        "costly-product-order": "excess-work",
+        "depthwise-convolution": "grouped-convolution",
+        "device-synchronisation": "device-synchronization",
+        "double-precision-on-cpu": "double-precision",
+        "early-reduction": "exposed-communication",
+        "input-imbalance": "straggler",
+        "repeated-products": "excess-work",
+        "unfused-elementwise": "unfused-operators",
+        "unused-results": "excess-work",
+    }
+)
+"""The present id of a rule by its former one, for settings, scripts and notes. Entries stay."""
 
 
 @cache
@@ -70,18 +87,13 @@ def find_rule(rule_id: str) -> type[Rule]:
     """The rule of an id.
 
     Raises:
-        UsageError: When there is none, or it was renamed or retired.
+        UsageError: When there is none, or it was renamed.
     """
     for rule in all_rules():
         if rule.id == rule_id:
             return rule
     if rule_id in RENAMED:
         raise UsageError(f"the rule {rule_id!r} is now called {RENAMED[rule_id]!r}.")
-    if rule_id in RETIRED:
-        raise UsageError(
-            f"the rule {rule_id!r} was retired.",
-            hint="Remove it from your settings or command; no rule took over its id.",
-        )
     from difflib import get_close_matches
 
     similar = get_close_matches(rule_id, [rule.id for rule in all_rules()], n=1)
