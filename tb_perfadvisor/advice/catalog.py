@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -75,7 +75,6 @@ class _Entry(_Variant, frozen=True, forbid_unknown_fields=True):
 
     sets: str = ""
     costs: dict[Cost, str] = {}
-    variants: tuple[_Variant, ...] = msgspec.field(default=(), name="for")
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -119,16 +118,37 @@ def change(change_id: str) -> Change:
         raise LookupError(f"no change {change_id!r} in the catalog of advice")
     category, text = _texts()[change_id]
     try:
-        entry = msgspec.convert(parse(text)[change_id], _Entry)
+        table = parse(text)[change_id]
+        given = variants_of(table)
+        own = {key: value for key, value in table.items() if not _holds_variants(value)}
+        entry = msgspec.convert(own, _Entry)
         remedies = tuple(
             remedy
-            for each in entry.variants or (entry,)
+            for each in (msgspec.convert(given, tuple[_Variant, ...]) if given else (entry,))
             for remedy in _in_place(_remedy(change_id, entry, each), each.place)
         )
     except (msgspec.MsgspecError, ValueError, KeyError) as error:
         raise ValueError(f"{category}.toml, {change_id}: {error}") from error
     values = {name: value for remedy in remedies for name, value in remedy.values}
     return Change(change_id, category, remedies, MappingProxyType(values))
+
+
+def variants_of(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The variants of an entry, each with what the name of its list says that it is for."""
+    variants: list[dict[str, Any]] = []
+    for whom, value in table.items():
+        for each in value if _holds_variants(value) else ():
+            if whom in get_args(Framework):
+                variants.append(each | {"framework": whom})
+            elif whom == "for":
+                variants.append(each)
+            else:
+                variants.append(each | {"needs": [whom, *each.get("needs", ())]})
+    return variants
+
+
+def _holds_variants(value: object) -> bool:
+    return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
 
 def change_ids() -> tuple[str, ...]:

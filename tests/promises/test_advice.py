@@ -12,6 +12,7 @@ import pytest
 
 from tb_perfadvisor import advice, rules
 from tb_perfadvisor.advice import advise, change, change_ids
+from tb_perfadvisor.advice.catalog import variants_of
 from tb_perfadvisor.signals.workload.fit import fitting
 from tb_perfadvisor.signals.workload.workload import SERVERS, Fact, Part, Workload
 from tb_perfadvisor.toml_files import parse
@@ -97,7 +98,7 @@ def test_what_names_a_part_has_a_condition_on_it_or_says_why_not() -> None:
     for change_id, entry in ENTRIES.items():
         # Where the code has a place, a second remedy leaves it out.
         variants = [
-            each for each in entry.get("for", [entry]) for _ in range(1 + ("place" in each))
+            each for each in variants_of(entry) or [entry] for _ in range(1 + ("place" in each))
         ]
         for variant, remedy in zip(variants, change(change_id).remedies, strict=True):
             named = f"{remedy.text}\n{remedy.snippet}"
@@ -173,17 +174,16 @@ def _hidden(entries: dict[str, dict[str, Any]]) -> list[str]:
     return [
         change_id
         for change_id, entry in entries.items()
-        if "text" in entry and entry.get("framework", "any") == "any" and "for" in entry
-        if all(variant.get("framework", "any") != "any" for variant in entry["for"])
+        if "text" in entry and entry.get("framework", "any") == "any" and variants_of(entry)
+        if all(variant.get("framework", "any") != "any" for variant in variants_of(entry))
     ]
 
 
 def test_a_variant_hides_advice_from_no_other_framework() -> None:
     assert _hidden(ENTRIES) == []
-    special = {"text": "Use streams.", "framework": "none"}
-    usual = {"needs": ["gpu"]}
-    entries = {"hidden": {"text": "Do more.", "for": [special]}}
-    entries["shown"] = {"text": "Do more.", "for": [special, usual]}
+    special = {"text": "Use streams."}
+    entries = {"hidden": {"text": "Do more.", "none": [special]}}
+    entries["shown"] = {"text": "Do more.", "none": [special], "gpu": [{"code": "f()"}]}
     assert _hidden(entries) == ["hidden"]
 
 
@@ -191,7 +191,8 @@ def test_no_text_of_an_entry_is_replaced_in_all_of_its_variants() -> None:
     replaced = [
         change_id
         for change_id, entry in ENTRIES.items()
-        if "text" in entry and "for" in entry and all("text" in each for each in entry["for"])
+        if "text" in entry and (variants := variants_of(entry))
+        if all("text" in each for each in variants)
     ]
     assert replaced == []
 
@@ -230,8 +231,6 @@ def _named_in_rules() -> Iterator[tuple[str, str]]:
     """The changes that rules name, each with the file: in `advise(...)`, or in tables for it."""
     known = {change_id for change_id in change_ids() if "-" in change_id}  # others are common words
     for path in Path(rules.__file__).parent.rglob("*.py"):
-        if path.name == "renamed.py":
-            continue  # a former rule may be called like a change
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             is_call = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "advise"
             given = node.args if is_call else getattr(node, "elts", [])
