@@ -78,14 +78,13 @@ class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     open."""
 
 
-class _Table(msgspec.Struct, frozen=True):
-    metric: tuple[Metric, ...]
-
-
 @cache
 def known_metrics() -> tuple[Metric, ...]:
     """All entries of `metrics.toml`, in their order."""
-    return msgspec.convert(parse(_TABLE.read_text(encoding="utf-8")), _Table).metric
+    table = parse(_TABLE.read_text(encoding="utf-8"))
+    return tuple(
+        msgspec.convert(each | {"kind": kind}, Metric) for kind in table for each in table[kind]
+    )
 
 
 def is_evaluation(tag: str) -> bool:
