@@ -19,25 +19,12 @@ from tb_perfadvisor.errors import PerfAdvisorError, contained, log_bug
 from tb_perfadvisor.execution.execution import collect_rarely
 from tb_perfadvisor.version import VERSION
 
-_MODULES = {
-    "analyze": "analyze",
-    "compare": "compare",
-    "history": "history",
-    "training": "training",
-    "run": "run",
-    "record-now": "record_now",
-    "rules": "rules",
-    "explain": "rules",
-    "suggest": "suggest",
-    "try": "try_changes",
-    "ledger": "ledger",
-    "doctor": "doctor",
-    "publish": "publish",
-    "tpu-shapes": "tpu_shapes",
-    "anonymize": "anonymize",
-    "mcp": "mcp",
-    "demo": "demo",
-}
+_NAMES = (
+    *("analyze", "compare", "history", "training", "run", "record-now", "rules", "explain"),
+    *("suggest", "try", "ledger", "doctor", "publish", "tpu-shapes", "anonymize", "mcp", "demo"),
+)
+_MODULES = {name: name.replace("-", "_") for name in _NAMES}
+_MODULES |= {"explain": "rules", "try": "try_changes"}
 
 
 class _Commands(Mapping[str, click.Command]):

@@ -40,6 +40,7 @@ from tb_perfadvisor.trace.tables import (
     Table,
     TrackTable,
     column_types,
+    empty_table,
     is_repeated,
     make_table,
     repeated,
@@ -293,8 +294,11 @@ class Assembler:
                 )
 
     def _table(self, table: type[Table], row_of: Int32, origin: int) -> Table:
+        chunks = self._attributes.get(table)
+        if chunks is None:
+            return empty_table(table)
         types = column_types(table)
-        columns = joined(self._attributes.get(table, []), types)
+        columns = joined(chunks, types)
         if "row" in types:
             row = columns["row"] = row_of[columns["row"]]
             if (row[1:] < row[:-1]).any():

@@ -36,7 +36,8 @@ def column_of(name: str, value: ArrayLike, count: int, dtype: Any) -> NDArray[An
         values = np.asarray(value)
         array = values.astype(dtype, copy=False)
         is_cut = (
-            values.dtype.kind in "iu"
+            array is not values
+            and values.dtype.kind in "iu"
             and array.dtype.kind in "iu"
             and not np.can_cast(values.dtype, array.dtype)
             and bool((array != values).any())

@@ -7,6 +7,7 @@ Each function falls back to numpy's own where the values are too far apart for a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -101,10 +102,7 @@ def unique_inverse(values: NDArray[Any]) -> tuple[NDArray[Any], Int64]:
 
     The same as `numpy.unique(values, return_inverse=True)`.
     """
-    if values.size <= _FEW_ROWS:
-        unique = distinct(values)
-        return unique, np.searchsorted(unique, values)
-    table = _occurrence_table(values)
+    table = _occurrence_table(values) if values.size > _FEW_ROWS else None
     if table is None:
         unique = distinct(values)
         return unique, np.searchsorted(unique, values)
@@ -162,12 +160,9 @@ def places_by_value(values: NDArray[Any]) -> Iterator[tuple[int, Int64]]:
         return
     order = stable_order(values)
     ordered = values[order]
-    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-    last = np.append(first[1:], order.size)
-    for value, begin, end in zip(
-        ordered[first].tolist(), first.tolist(), last.tolist(), strict=False
-    ):
-        yield value, order[begin:end]
+    bounds = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), order.size]
+    for begin, end in pairwise(bounds):
+        yield int(ordered[begin]), order[begin:end]
 
 
 def row_mask(count: int, rows: NDArray[Any]) -> NDArray[np.bool_]:

@@ -134,10 +134,10 @@ def complement(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
     if end_ns <= start_ns:
         return EMPTY
     inside = clip(intervals, start_ns, end_ns)
-    starts = np.concatenate(([start_ns], inside[:, 1]))
-    ends = np.concatenate((inside[:, 0], [end_ns]))
-    keep = ends > starts
-    return _pairs(starts[keep], ends[keep])
+    gaps: Intervals = np.empty((len(inside) + 1, 2), dtype=np.int64)
+    gaps[0, 0], gaps[1:, 0] = start_ns, inside[:, 1]
+    gaps[:-1, 1], gaps[-1, 1] = inside[:, 0], end_ns
+    return gaps[gaps[:, 1] > gaps[:, 0]]
 
 
 def clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
@@ -155,29 +155,33 @@ def total_ns(intervals: Intervals) -> int:
     return int((intervals[:, 1] - intervals[:, 0]).sum()) if len(intervals) else 0
 
 
-def covered_before(intervals: Intervals, at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The total length of the intervals before each time.
+def covered_before(
+    intervals: Intervals, *at_ns: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], ...]:
+    """The total length of the intervals before each time, for each of some columns of times.
 
-    The overlap of [a, b) with the intervals is `covered_before(b) - covered_before(a)`, so any
+    The overlap of [a, b) with the intervals is what is before b, less what is before a, so any
     number of windows take O((n + m) log n) without building their intersections.
     """
-    at = np.asarray(at_ns, dtype=np.int64)
     if len(intervals) == 0:
-        return np.zeros(at.shape, dtype=np.int64)
+        return tuple(np.zeros(np.shape(at), dtype=np.int64) for at in at_ns)
     start, end = intervals[:, 0], intervals[:, 1]
-    row = last_before(start, at) + 1
     # The intervals that started before the time, less the part of the last one after it.
     started = np.concatenate(([0], np.cumsum(end - start)))
     last_end = np.concatenate(([_LONG_AGO], end))
-    result: NDArray[np.int64] = started[row] - np.maximum(last_end[row] - at, 0)
-    return result
+    rows = (last_before(start, at) + 1 for at in at_ns)
+    return tuple(
+        started[row] - np.maximum(last_end[row] - at, 0)
+        for row, at in zip(rows, at_ns, strict=True)
+    )
 
 
 def overlap_ns(
     intervals: Intervals, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """The total length of the intervals inside each range [start, end); shape as given."""
-    return covered_before(intervals, end_ns) - covered_before(intervals, start_ns)
+    before_start, before_end = covered_before(intervals, start_ns, end_ns)
+    return before_end - before_start
 
 
 def overlap_once_ns(

@@ -349,4 +349,9 @@ def is_repeated(column: Any) -> bool:
 
 def empty_table(table: type[Table]) -> Table:
     """A table without rows."""
-    return make_table(table, dict.fromkeys(column_types(table), ()))
+    return table(**_empty_columns(table))
+
+
+@cache
+def _empty_columns(table: type[Struct]) -> Mapping[str, NDArray[Any]]:
+    return {name: repeated(0, 0, dtype) for name, dtype in column_types(table).items()}

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.errors import PerfAdvisorError
 from tb_perfadvisor.trace.integer_groups import distinct, unique_inverse
-from tb_perfadvisor.trace.intervals import Intervals, covered_before, intersect, overlap_ns, single
+from tb_perfadvisor.trace.intervals import Intervals, intersect, overlap_ns, single
 from tb_perfadvisor.trace.kinds import EventKind
 from tb_perfadvisor.trace.tables import Int32, Int64, UInt8
 
@@ -443,7 +443,7 @@ def _causes(stored: TimelineEvents, begin_ns: int, end_ns: int, bins: int) -> di
     for index, cause in enumerate(stored.causes):
         intervals = stored.intervals_of(index)
         if len(intervals):
-            total_ns = np.diff(covered_before(intervals, edges))
+            total_ns = overlap_ns(intervals, edges[:-1], edges[1:])
             if total_ns.any():
                 totals[cause] = total_ns.tolist()
     return {"bins": count, "total_ns": totals}

@@ -506,7 +506,7 @@ def _first_part(idle: Intervals, begin_ns: Int64, length_ns: Int64) -> Intervals
     wanted = length_ns > 0
     begin_ns, length_ns = begin_ns[wanted], length_ns[wanted]
     ends_ns = np.cumsum(idle[:, 1] - idle[:, 0])
-    until_ns = covered_before(idle, begin_ns) + length_ns
+    until_ns = covered_before(idle, begin_ns)[0] + length_ns
     place = np.searchsorted(ends_ns, until_ns)
     return intersect(idle, union(begin_ns, idle[place, 1] - (ends_ns[place] - until_ns)))
 

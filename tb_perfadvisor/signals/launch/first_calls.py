@@ -18,7 +18,7 @@ from tb_perfadvisor.signals.launch.compiled_regions import compiled_regions
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
 from tb_perfadvisor.trace import EventKind
-from tb_perfadvisor.trace.integer_groups import is_in, places_by_value
+from tb_perfadvisor.trace.integer_groups import is_in, places_by_value, quantile
 from tb_perfadvisor.trace.intervals import (
     EMPTY,
     Intervals,
@@ -138,7 +138,7 @@ def _first_launches(signals: Signals) -> Intervals:
     if len(rows) == 0:
         return EMPTY
     call_ns = events.duration_ns[launch]
-    is_slow = call_ns >= max(SLOW_LAUNCH_NS, _SLOW_FACTOR * float(np.median(call_ns)))
+    is_slow = call_ns >= max(SLOW_LAUNCH_NS, _SLOW_FACTOR * quantile(call_ns, 0.5))
     _, first = np.unique(events.name[rows], return_index=True)
     slow_first = launch[first][is_slow[first]]
     ended = is_in(gaps.launch_row, slow_first)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.trace import Trace, TrackKind
-from tb_perfadvisor.trace.integer_groups import distinct
+from tb_perfadvisor.trace.integer_groups import distinct, quantile
 from tb_perfadvisor.trace.tables import Int32, Int64
 
 MIN_REPEATS = 3
@@ -72,7 +72,7 @@ def markers_from_rows(
     if number is None:
         number = trace.events.step[rows].astype(np.int64)
     apart_ns = np.diff(start_ns)
-    usual_ns = float(np.median(apart_ns)) if len(apart_ns) else 0.0
+    usual_ns = quantile(apart_ns, 0.5) if len(apart_ns) else 0.0
     begins = (np.diff(number) <= 0) & (apart_ns > _PAUSE * usual_ns)
     if others_ns is not None:
         before = np.searchsorted(others_ns, end_ns[:-1])

@@ -19,7 +19,7 @@ from tb_perfadvisor.signals.core.steps.marker_rows import MIN_REPEATS, Markers
 from tb_perfadvisor.signals.core.steps.windows import Windows
 from tb_perfadvisor.soundness.lost import is_captured
 from tb_perfadvisor.trace import EventKind, Trace
-from tb_perfadvisor.trace.integer_groups import distinct, is_in
+from tb_perfadvisor.trace.integer_groups import distinct, is_in, quantile
 from tb_perfadvisor.trace.intervals import Intervals, last_before, overlap_ns
 from tb_perfadvisor.trace.names import rows_named
 from tb_perfadvisor.trace.tables import Float64, Int64
@@ -151,7 +151,7 @@ def _without_gap_in_numbers(markers: Markers, used: Used) -> Used:
     distance = np.diff(markers.number)
     if len(distance) < 2:
         return used
-    jumps = np.flatnonzero(distance > np.median(distance))
+    jumps = np.flatnonzero(distance > quantile(distance, 0.5))
     if not len(jumps) or len(jumps) > len(distance) // 2:
         return used
     bounds = np.concatenate(([0], jumps + 1, [len(markers.number)]))
@@ -222,7 +222,7 @@ def _lacks(work: Int64, kind: Int64, used: Used, place: int, least: float) -> fl
     others = np.arange(used.first, used.last)
     others = others[others != place]
     of_kind = others[kind[others] == kind[place]]
-    usual = float(np.median(work[of_kind if len(of_kind) else others]))
+    usual = quantile(work[of_kind if len(of_kind) else others], 0.5)
     inner = work[used.first + 1 : used.last - 1]
     # The recording did not cut off the steps in the middle: one with as little work is a step.
     is_usual = work[place] > 0 and (inner <= _ALIKE * work[place]).any()
@@ -277,7 +277,7 @@ def _cut_off(trace: Trace, start: Int64, end: Int64) -> NDArray[np.bool_]:
 def warm_up(trace: Trace, start: Int64, end: Int64, is_inferred: bool) -> str:
     """Why the first step is warm-up; empty if it is not."""
     duration = end - start
-    usual_ns = float(np.median(duration[1:])) * (_ALIKE if is_inferred else _WARM_UP_FACTOR)
+    usual_ns = quantile(duration[1:], 0.5) * (_ALIKE if is_inferred else _WARM_UP_FACTOR)
     if duration[0] < usual_ns:
         return ""
     compiles = trace.rows(EventKind.COMPILE)
