@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -127,7 +127,7 @@ class KernelClasses(Struct, frozen=True):
     """1 if the kernel uses matrix units, 0 if not, -1 unknown."""
 
 
-class _Class(NamedTuple):
+class _Class(Struct, frozen=True):
     family: KernelFamily
     precision: Precision
     tensor_cores: int

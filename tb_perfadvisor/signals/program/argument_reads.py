@@ -20,6 +20,7 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.memo import memoized
@@ -88,7 +89,7 @@ _LEAST_ELEMENTS = 1 << 18
 _NARROW_BITS = 8
 
 
-class WeightReads(NamedTuple):
+class WeightReads(Struct, frozen=True):
     """What reading wide weights takes in the used window."""
 
     size_bytes: int

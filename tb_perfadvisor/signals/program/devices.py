@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from enum import Enum
-from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.signals.memo import memoized
@@ -168,7 +168,7 @@ def _taken(program: Program, gather: int) -> tuple[int, list[int]]:
     return taken, moving
 
 
-class Reduction(NamedTuple):
+class Reduction(Struct, frozen=True):
     """Partial results of a product that are summed up over the devices before the next product."""
 
     running: Running

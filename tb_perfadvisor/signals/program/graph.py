@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.signals import Signals
@@ -30,7 +31,7 @@ SAME_ELEMENTS = (*MOVES, "convert")
 _MOST_STEPS = 64
 
 
-class FasterOperation(NamedTuple):
+class FasterOperation(Struct, frozen=True):
     """An operation that would be faster, with what one execution takes then, in ns."""
 
     operation: XlaOperation
@@ -39,7 +40,7 @@ class FasterOperation(NamedTuple):
     worst_ns: float
 
 
-class Running(NamedTuple):
+class Running(Struct, frozen=True):
     """A program that runs in the used window, and its operations by name."""
 
     program: Program
@@ -194,7 +195,7 @@ _TAKE_PART = frozenset({"slice", "dynamic-slice", "gather"})
 _PARTS = frozenset({"dynamic-slice", "dynamic-update-slice"})
 
 
-class OperationNeeds(NamedTuple):
+class OperationNeeds(Struct, frozen=True):
     """An operation, and how long it needs at least."""
 
     running: Running

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from math import prod
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.graph import (
@@ -56,7 +57,7 @@ _ROWS_PER_SUM = 4
 """Where fewer rows are added to each row of a table, padding them to equal numbers costs more."""
 
 
-class SliceMoves(NamedTuple):
+class SliceMoves(Struct, frozen=True):
     """What a gather reads, or a scatter adds."""
 
     running: Running
@@ -340,7 +341,7 @@ _SELECTION = "top_k"
 """The program selects already, and XLA sorts because that is faster for so many."""
 
 
-class PartlyUsedSort(NamedTuple):
+class PartlyUsedSort(Struct, frozen=True):
     """A sort of which a small part is used."""
 
     operation: XlaOperation

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from itertools import permutations
 from math import inf
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.devices import (
@@ -87,7 +88,7 @@ MOVES = frozenset((*SAME_ELEMENTS, *FREE, "concatenate", "dynamic-slice", "slice
 _LINEAR = MOVES | {"add", "and", "dynamic-update-slice", "multiply", "negate", "pad", "subtract"}
 
 
-class Needs(NamedTuple):
+class Needs(Struct, frozen=True):
     """What a part takes and needs over the used window, in ns and bytes."""
 
     time_ns: float
@@ -107,7 +108,7 @@ class Needs(NamedTuple):
         return max(moves_ns, self.product_ns, self.nonlinear_ns, self.least_ns)
 
 
-class UsefulProduct(NamedTuple):
+class UsefulProduct(Struct, frozen=True):
     """One execution of a product: its FLOP, those that are useful, and what these need."""
 
     flop: float

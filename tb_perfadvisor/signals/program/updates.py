@@ -9,9 +9,9 @@ recorded memory. Short steps show it: the memory's bandwidth limits what they ca
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.graph import (
@@ -46,7 +46,7 @@ _JOINING = frozenset(
 )
 
 
-class Update(NamedTuple):
+class Update(Struct, frozen=True):
     """An argument that a program returns with some elements changed."""
 
     running: Running

@@ -15,6 +15,7 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from tb_perfadvisor.signals.memo import memoized
 from tb_perfadvisor.signals.program.graph import (
@@ -62,7 +63,7 @@ _MOST_USED = 0.75
 """What is used more is not worth a change."""
 
 
-class PartlyUsed(NamedTuple):
+class PartlyUsed(Struct, frozen=True):
     """A product of which only a part is used."""
 
     running: Running
@@ -401,7 +402,7 @@ def mapped_rows(program: Program, product: int) -> list[int]:
     return list(seen)
 
 
-class RepeatedRows(NamedTuple):
+class RepeatedRows(Struct, frozen=True):
     """A product of rows that a gather or a broadcast repeats."""
 
     share: float
@@ -489,7 +490,7 @@ def _distinct(program: Program, row: int, depth: int = 0) -> float:
     return whole
 
 
-class CostlyOrder(NamedTuple):
+class CostlyOrder(Struct, frozen=True):
     """Two products, of which the other order needs fewer FLOP."""
 
     running: Running

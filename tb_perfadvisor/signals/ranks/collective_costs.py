@@ -8,7 +8,6 @@ may lack those that the last step launched. Bytes per step come from whole steps
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -339,7 +338,7 @@ _FP32_BYTES = 4
 _HALF_BYTES = 2
 
 
-class AllReduceSizes(NamedTuple):
+class AllReduceSizes(Struct, frozen=True):
     """What is known of the bytes of all-reduces."""
 
     bytes: Float64

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Look
@@ -84,7 +84,7 @@ def shows_copies(signals: Signals) -> bool:
     return totals is None or Aspect.COPIES in totals.shows
 
 
-class Check(NamedTuple):
+class Check(Struct, frozen=True):
     """How to check a need."""
 
     is_met: Callable[[Signals], bool]

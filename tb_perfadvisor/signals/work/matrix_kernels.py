@@ -246,7 +246,7 @@ _BEFORE_MATRIX_UNITS = regex("Fermi|Kepler|Maxwell|Pascal")
 _VOLTA = (7, 0)
 
 
-class WorkFor16Bits(NamedTuple):
+class WorkFor16Bits(Struct, frozen=True):
     """Kernels that 16-bit numbers make faster; columns of shape (n,)."""
 
     device: str

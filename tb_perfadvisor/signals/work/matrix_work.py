@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from math import prod
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -134,7 +134,7 @@ def mv(inputs: Inputs) -> Work:
 # --- convolutions -----------------------------------------------------------------------------
 
 
-class Convolution(NamedTuple):
+class Convolution(Struct, frozen=True):
     """Positions of a forward convolution's options among its inputs; -1 if absent."""
 
     stride: int
@@ -226,7 +226,7 @@ def _gradients(
 # --- attention --------------------------------------------------------------------------------
 
 
-class Attention(NamedTuple):
+class Attention(Struct, frozen=True):
     """Positions of an attention operator's inputs; -1 if absent."""
 
     query: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +26,7 @@ _BYTES: Final = {
 }  # fmt: skip
 
 
-class Tensor(NamedTuple):
+class Tensor(Struct, frozen=True):
     """An array among the inputs."""
 
     shape: Shape
@@ -48,7 +48,7 @@ class Tensor(NamedTuple):
         return self.elements * self.item_bytes
 
 
-class Inputs(NamedTuple):
+class Inputs(Struct, frozen=True):
     """The inputs of one execution, by position."""
 
     tensors: tuple[Tensor | None, ...]

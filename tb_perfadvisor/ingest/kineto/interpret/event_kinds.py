@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from tb_perfadvisor.ingest.host_names import range_kind
@@ -56,7 +56,7 @@ def device_kind(category: str, name: str) -> EventKind:
     return _DEVICE_KINDS.get(category, EventKind.KERNEL)
 
 
-class CopyName(NamedTuple):
+class CopyName(Struct, frozen=True):
     """The attributes in the name of a copy."""
 
     direction: CopyDirection
@@ -111,7 +111,7 @@ def add_kernels(
     """Add attributes of compute kernels and of collectives that run as kernels."""
     device = collected.device
     rows = device["row"]
-    is_kernel = np.isin(kind[rows], (EventKind.KERNEL, EventKind.COLLECTIVE))
+    is_kernel = is_in(kind[rows], (EventKind.KERNEL, EventKind.COLLECTIVE))
     if not is_kernel.any():
         return
     rows = rows[is_kernel]
