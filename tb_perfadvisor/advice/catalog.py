@@ -56,8 +56,6 @@ class _Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     framework: Framework | None = None
     needs: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
-    always: str = ""
-    """Why it names a part of the program without a condition on that part, for whoever reviews."""
     code: str = ""
     """In Python."""
     command: str = ""
