@@ -233,12 +233,11 @@ def table_text(
     for model in models:
         lines += [
             "",
-            "[[generation]]",
-            f'name = "{model.generation}"',
+            f"[generation.{model.generation}]",
             f'device = "{GENERATIONS[model.generation].device}"',
             f"cycles_per_s = {model.cycles_per_s:.0f}",
             f"array_side = {model.array_side}",
-            "[generation.kinds]",
+            f"[generation.{model.generation}.kinds]",
         ]
         lines += [
             f"{kind} = {{ factors = {list(values)}, error = {round(model.errors[kind], 3)} }}"

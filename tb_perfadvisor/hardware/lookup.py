@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from tb_perfadvisor.errors import UsageError
+from tb_perfadvisor.patterns import regex
 from tb_perfadvisor.toml_files import parse
 
 DEFAULT_ACHIEVABLE = 0.75
@@ -119,6 +121,7 @@ def capability_of_target(target: str) -> tuple[int, int]:
 
 
 _TABLE = Path(__file__).with_name("devices.toml")
+_ROW = regex(r'^\[(nvidia|amd|intel|google)\."(.+)"\]$', re.MULTILINE)
 _GIB = 2**30
 
 # Drivers report a little less memory than the device has: some pages are reserved, and some are
@@ -185,13 +188,13 @@ def named_device(name: str) -> DeviceSpec:
 
 def known_devices() -> tuple[DeviceSpec, ...]:
     """All rows of the table."""
-    return tuple(map(_spec, _texts()))
+    return tuple(map(_spec, _table()[1]))
 
 
 @lru_cache(maxsize=64)
 def _called(name: str) -> tuple[DeviceSpec, ...]:
     """The devices that drivers call by a name, in lower case."""
-    rows = [row for row, text in _texts().items() if f'"{name}"' in text.casefold()]
+    rows = [row for row, text in _table()[1].items() if f'"{name}"' in text.casefold()]
     return tuple(
         spec
         for spec in map(_spec, rows)
@@ -200,22 +203,20 @@ def _called(name: str) -> tuple[DeviceSpec, ...]:
 
 
 @cache
-def _shared() -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What stands before the rows of the table, and the text of each row: few are needed."""
-    shared, *rows = _TABLE.read_text(encoding="utf-8").split('[device."')
-    return parse(shared), tuple(rows)
-
-
-@cache
-def _texts() -> Mapping[str, str]:
-    """The text of each row, by its name."""
-    return {name: row for name, _, row in (text.partition('"]\n') for text in _shared()[1])}
+def _table() -> tuple[dict[str, Any], Mapping[str, str]]:
+    """What stands before the rows of the table, and the text of each, by name: few are needed."""
+    shared, *rows = _ROW.split(_TABLE.read_text(encoding="utf-8"))
+    texts = {
+        name: f'vendor = "{vendor}"{text}'
+        for vendor, name, text in zip(rows[::3], rows[1::3], rows[2::3], strict=True)
+    }
+    return parse(shared), texts
 
 
 @cache
 def _row(name: str) -> dict[str, Any]:
     """A row with what it inherits."""
-    row = parse(_texts()[name])
+    row = parse(_table()[1][name])
     parent = _row(row["inherits"]) if "inherits" in row else {}
     dropped = {"aliases", "shared_names", "is_export_variant"}
     if "memory_gib" in row or "memory_gb" in row:
@@ -227,7 +228,7 @@ def _row(name: str) -> dict[str, Any]:
 
 @cache
 def _spec(name: str) -> DeviceSpec:
-    row, shared = _row(name), _shared()[0]
+    row, shared = _row(name), _table()[0]
     link = _host_link(row, shared["host_link"])
     host_link = shared["host_link"].get(link, {})
     measured = shared["achievable"][row.get("achievable", "default")]
@@ -235,7 +236,7 @@ def _spec(name: str) -> DeviceSpec:
     memory = row["memory_gib"] * _GIB if "memory_gib" in row else row["memory_gb"] * 10**9
     return DeviceSpec(
         name=name,
-        vendor=row.get("vendor", "nvidia"),
+        vendor=row["vendor"],
         kind=row.get("kind", "gpu"),
         architecture=row.get("architecture", ""),
         multiprocessors=row.get("multiprocessors"),

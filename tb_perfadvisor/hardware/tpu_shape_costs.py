@@ -261,11 +261,11 @@ def shape_costs(device: str) -> ShapeCosts | None:
 def _by_device() -> dict[str, ShapeCosts]:
     found = {}
     document = parse(_TABLE.read_text(encoding="utf-8"))
-    for row in document["generation"]:
+    for name, row in document["generation"].items():
         spec = find_device(row["device"])
         if spec is not None:
             kinds = row["kinds"].items()
-            nominal = nominal_costs(row["name"], spec, row["cycles_per_s"], row["array_side"])
+            nominal = nominal_costs(name, spec, row["cycles_per_s"], row["array_side"])
             low, high = document["saved_range"]
             found[spec.name] = nominal._replace(
                 factors={kind: Factors(*fitted["factors"]) for kind, fitted in kinds},
