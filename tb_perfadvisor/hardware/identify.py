@@ -137,13 +137,7 @@ class Identity(Struct, frozen=True):
 
 
 def identify(device: Device, kernel_names: Callable[[], Iterable[str]] = tuple) -> Identity:
-    """Find out what a device is.
-
-    Args:
-        device: As the profile describes it.
-        kernel_names: Returns the names of the kernels that ran on it. Only called if the profile
-            does not describe the device.
-    """
+    """Find out what a device is."""
     spec = find_device(
         device.name, multiprocessors=device.multiprocessors, memory_bytes=device.memory_bytes
     )

@@ -58,12 +58,7 @@ class Peaks(Struct, frozen=True):
     def from_plane(
         cls, *, flop_per_s: float | None, memory_bandwidth_bytes_per_s: float | None
     ) -> Peaks:
-        """Peaks as an XPlane states them: the 16-bit rate and the memory bandwidth.
-
-        Args:
-            flop_per_s: `peak_teraflops_per_second` in FLOP/s.
-            memory_bandwidth_bytes_per_s: `peak_hbm_bw_gigabytes_per_second` in bytes/s.
-        """
+        """Peaks as an XPlane states them: the 16-bit rate and the memory bandwidth."""
         tensor = {} if flop_per_s is None else {"fp16": flop_per_s, "bf16": flop_per_s}
         return cls(
             tensor=MappingProxyType(tensor),

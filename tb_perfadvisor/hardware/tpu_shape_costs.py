@@ -84,13 +84,7 @@ class ShapeCosts(NamedTuple):
         return kind in self.factors and self.errors.get(kind, 0.0) <= _LARGEST_ERROR
 
     def cycles(self, kind: str, sizes: Sequence[int], element_bytes: int = 2) -> float:
-        """Estimated cycles of an operation.
-
-        Args:
-            kind: One of `KINDS`.
-            sizes: Its sizes, as `tb_perfadvisor.tpu_compiler` has them.
-            element_bytes: Bytes of an element.
-        """
+        """Estimated cycles of an operation."""
         return self.cycles_of_work(kind, self.work(kind, sizes, element_bytes))
 
     def cycles_of_work(self, kind: str, work: Work) -> float:

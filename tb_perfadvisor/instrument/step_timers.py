@@ -90,13 +90,7 @@ class StepTimers:
         worker: Callable[[], str],
         sampler: DeviceSampler | None = None,
     ) -> None:
-        """Begin.
-
-        Args:
-            logdir: The run's directory.
-            worker: What its captures are named after, once it is known.
-            sampler: Looks at the GPU.
-        """
+        """Begin."""
         self._logdir = logdir
         self._worker = worker
         self._sampler = sampler or DeviceSampler()

@@ -106,12 +106,7 @@ class Workers:
         self._turn = anyio.Semaphore(1)
 
     async def answer(self, request: Request, report: Report) -> str:
-        """Answer a request. If the caller is canceled, the worker ends.
-
-        Args:
-            request: The request.
-            report: Called with the worker's progress.
-        """
+        """Answer a request. If the caller is canceled, the worker ends."""
         async with self._turn:
             with anyio.move_on_after(self.limits.time_s):
                 return await self._ask(request, report)

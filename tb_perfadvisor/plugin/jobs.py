@@ -98,13 +98,7 @@ class JobQueue:
     def __init__(
         self, limits: Limits, command: Sequence[str] | None = None, at_once: int = 1
     ) -> None:
-        """Create a queue.
-
-        Args:
-            limits: Of each job.
-            command: Runs instead of the worker, in tests.
-            at_once: How many jobs may run at the same time. They share the machine's memory.
-        """
+        """Create a queue."""
         if limits.memory_bytes:
             memory_bytes = within_machine(limits.memory_bytes, at_once)
             limits = replace(limits, memory_bytes=memory_bytes)

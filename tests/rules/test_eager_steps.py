@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from msgspec.structs import replace
 
 from tb_perfadvisor.machine.facts import Examined, Facts, Made, Program
@@ -50,11 +51,14 @@ def test_saves_what_a_fused_loop_saves() -> None:
     assert "torch.compile" in finding.remedies[0].snippet
 
 
-def test_the_loop_of_the_steps_is_named() -> None:
-    made = (Made("step loop", "loop", "life/main.py", 53),)
+@pytest.mark.parametrize(
+    ("facts", "place"), [({}, " in the loop at life/main.py:53"), ({"is_loop": False}, "")]
+)
+def test_the_loop_of_the_steps_is_named(facts: dict[str, bool], place: str) -> None:
+    made = (Made("step loop", "loop", "life/main.py", 53, "", facts),)
     trace = replace(program(DENSITY * 10), facts=Facts(program=Program(made=made)))
     (finding,) = find(EagerSteps, trace) or ()
-    assert finding.instance == "60 operators per step in the loop at life/main.py:53"
+    assert finding.instance == f"60 operators per step{place}"
 
 
 def test_products_stay_and_gradients_cost() -> None:

@@ -358,6 +358,7 @@ class ContinuousProfiler:
     def _begin(self, start: Start) -> None:
         began_s, self._recorded_before_s = self._clock(), self._recording_s
         self._first_step = self._number
+        self.parts.add_step("step", sys._getframe(1))
         directory = self._directory(start)
         self._files_before = files_below(directory)
         steps = self._schedule.steps_of_recording

@@ -236,13 +236,7 @@ class Advisor:
     def __init__(
         self, log: logging.Logger, published: Path | None = None, *, advises: bool = True
     ) -> None:
-        """Prepare.
-
-        Args:
-            log: Where headlines go.
-            published: The run's directory, if findings are written there for hosted viewers.
-            advises: Whether headlines are logged.
-        """
+        """Prepare."""
         self._log = log
         self._published = published
         self._advises = advises
