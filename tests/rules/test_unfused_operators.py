@@ -172,3 +172,9 @@ def test_on_the_cpu_nodes_and_views_end_no_loop() -> None:
     (*_, ended) = find(UnfusedOperators, on_cpu((*CHAIN[:2], product, CHAIN[2]), SHAPE)) or ()
     assert ended.saving is not None
     assert ended.saving.expected_ns < plain.expected_ns
+
+
+def test_nothing_is_compiled_where_gradients_are_differentiated_again() -> None:
+    # torch.compile: "does not currently support double backward"
+    node: Piece = ("TanhBackwardBackward0", [SHAPE], EAGER, 1.0)
+    assert find(UnfusedOperators, on_cpu((*CHAIN, node), SHAPE)) == ()

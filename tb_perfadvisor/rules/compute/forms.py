@@ -35,6 +35,7 @@ from tb_perfadvisor.signals.work.layer_forms import (
     in_fused_attention,
     in_fused_loops,
 )
+from tb_perfadvisor.signals.workload.workload import Part, workload
 from tb_perfadvisor.trace import KernelFamily
 from tb_perfadvisor.trace.integer_groups import distinct, is_in
 from tb_perfadvisor.trace.tables import Float64, Int64
@@ -278,6 +279,8 @@ class UnfusedOperators(Rule):
     )
 
     def check(self, signals: Signals) -> Iterable[Finding]:
+        if workload(signals).has(Part.SECOND_DERIVATIVES):
+            return  # nothing fuses the formulas of their gradients
         if signals.device.is_host_only:
             yield from self._on_cpu(signals)
             return

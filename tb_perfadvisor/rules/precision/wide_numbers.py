@@ -20,7 +20,13 @@ from tb_perfadvisor.rules.savings import faster_device_work
 from tb_perfadvisor.signals import Need, Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.device.conversions import casts
-from tb_perfadvisor.signals.work.layer_forms import emulated_products, in_32_bits, in_bfloat16
+from tb_perfadvisor.signals.work.layer_forms import (
+    emulated_products,
+    gains_by_bfloat16,
+    in_32_bits,
+    in_bfloat16,
+    without_float16,
+)
 from tb_perfadvisor.signals.work.matrix_kernels import matrix_kernels
 from tb_perfadvisor.signals.work.roofline import MATRIX_FAMILIES
 from tb_perfadvisor.trace import EventKind, KernelFamily, Precision, Trace
@@ -204,18 +210,26 @@ class EmulatedSixteenBits(Rule):
         total_ns = int(now_ns.sum())
         if self.is_minor(total_ns, signals):
             return
+        form = without_float16(signals)
         is_known = signals.trace.facts.machine.instruction_sets is not None
         is_most = 2 * total_ns > signals.attribution.window_ns
         yield Finding(
             instance=f"{share_of_each(total_ns, signals)} multiplies 16-bit numbers",
             summary=(
                 f"{per_step(total_ns, signals)} goes into products of 16-bit numbers. Processors"
-                " without instructions for them compute them many times slower than in 32 bits; "
+                " without instructions for them compute them many times slower than in other"
+                " types; "
                 + ("this one has none." if is_known else "this recording does not list its own.")
             ),
+            saving=None
+            if form is None
+            else Saving(form.low_ns, form.expected_ns, form.high_ns, form.spans, "modeled"),
             evidence=(costliest("Longest products in 16 bits", signals.worker, rows, now_ns),),
-            remedies=advise("compare-with-32-bits"),
-            severity="medium" if is_known or is_most else "low",
+            remedies=advise(
+                *(("bfloat16-weights",) if gains_by_bfloat16(signals.trace) else ()),
+                "compare-with-32-bits",
+            ),
+            severity=None if form is not None else "medium" if is_known or is_most else "low",
         )
 
 

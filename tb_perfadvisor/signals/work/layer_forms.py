@@ -33,6 +33,9 @@ from tb_perfadvisor.trace.tables import Float64, Int32, Int64
 
 _AMX = "amx_bf16"
 _MULTIPLIES_BFLOAT16 = ("avx512_bf16", _AMX)
+_MULTIPLIES_FLOAT16 = ("avx512_fp16", "amx_fp16", "asimdhp")
+_HALF = "c10::Half"
+_OF_16_BITS = {_HALF: _MULTIPLIES_FLOAT16, "c10::BFloat16": _MULTIPLIES_BFLOAT16}
 _SLOW_WITHOUT_AMX = "Intel"
 """In the name of a processor whose AVX512-BF16 gains nothing, such as a virtual machine's whose
 system does not know AMX. Under `ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16`, a Xeon with AMX took 1.2 to
@@ -83,11 +86,30 @@ _WITH_AMX = (
     _Layer(_RECURRENT, 0.42, 0.53, 0.75, is_product=True),
     *_BESIDE_PRODUCTS,
 )
+_FROM_FLOAT16 = {
+    # In bfloat16: 0.10 to 0.13 for 32 rows and more, 0.22 to 0.66 for 4, and 0.9 to 2.3 for one.
+    True: (
+        _Layer(_MATRIX, 0.09, 0.25, 0.9, is_product=True),
+        _Layer(_CONVOLUTION, 0.03, 0.05, 0.2, is_product=True),
+        _Layer(_ATTENTION, 0.45, 0.54, 0.65, is_product=True),
+    ),
+    # In 32 bits: 0.09 to 0.28 for 32 rows and more, 0.36 to 1.6 for 4, and 0.8 to 3.3 for one.
+    False: (
+        _Layer(_MATRIX, 0.2, 0.4, 1.0, is_product=True),
+        _Layer(_CONVOLUTION, 0.03, 0.05, 0.2, is_product=True),
+        _Layer(_ATTENTION, 0.11, 0.45, 0.6, is_product=True),
+    ),
+}
+"""By whether the processor gains by bfloat16. PyTorch 2.13 on one core of an AMD EPYC that has
+AVX512-BF16 and no instructions for float16, by processor time."""
 _PER_MULTIPLICATION = 45
 """A product with few multiplications for each number that it reads or writes mostly casts and moves
 numbers. With AMX, 0.31 of a linear layer is left at 455 for each (4,096 rows, 1,024 inputs and
 outputs), 0.38 at 256, 0.53 at 128, 0.86 at 32, and 1.14 at 16."""
 _MOST_LEFT = 1.1
+_PER_MULTIPLICATION_OF_FLOAT16 = {True: 2.2, False: 2.5}
+"""The same for products of float16 without instructions for it, in bfloat16 and in 32 bits. These
+take 0.13 ns for each multiplication, and read numbers as fast as others do."""
 _TOLERANCE = np.array([0.7, 1.0, 1.3])
 """Of six other sizes, 0.9 to 1.25 times as much was left as this says."""
 _CHANNELS_LAST = (
@@ -150,9 +172,11 @@ class Form(Struct, frozen=True):
     high_ns: int
 
 
-def multiplies_bfloat16(trace: Trace) -> bool:
-    """Whether the processor is known to have instructions for products of bfloat16."""
-    return any(trace.facts.machine.has(name) for name in _MULTIPLIES_BFLOAT16)
+def gains_by_bfloat16(trace: Trace) -> bool:
+    """Whether products of bfloat16 are known to take less time than in 32 bits."""
+    machine = trace.facts.machine
+    is_slow = _SLOW_WITHOUT_AMX in machine.processor and not machine.has(_AMX)
+    return not is_slow and any(machine.has(name) for name in _MULTIPLIES_BFLOAT16)
 
 
 def emulated_products(signals: Signals) -> tuple[Int32, Int64]:
@@ -160,25 +184,38 @@ def emulated_products(signals: Signals) -> tuple[Int32, Int64]:
 
     Rows of operators and their own times, each of shape (n,).
     """
-    operators = host_operators(signals)
+    operators, machine = host_operators(signals), signals.trace.facts.machine
     layers = [layer for layer in _IN_BFLOAT16 if layer.is_product]
-    chosen = is_in(operators.rows, _named(signals, layers, operators.rows))
-    chosen &= _widths(signals, operators.rows) == Precision.BITS_16
-    chosen &= not multiplies_bfloat16(signals.trace)
+    is_product = is_in(operators.rows, _named(signals, layers, operators.rows))
+    chosen = np.zeros(len(operators.rows), dtype=bool)
+    for dtype, instructions in _OF_16_BITS.items():
+        if not any(machine.has(name) for name in instructions):
+            chosen |= is_product & _reads(signals, operators.rows, dtype)
     return operators.rows[chosen], operators.self_ns[chosen]
+
+
+@memoized
+def without_float16(signals: Signals) -> Form | None:
+    """Products of float16 in bfloat16, or in 32 bits if the processor does not gain by that.
+
+    None if it has instructions for float16, or if that is unknown.
+    """
+    trace, machine = signals.trace, signals.trace.facts.machine
+    if machine.instruction_sets is None or any(machine.has(n) for n in _MULTIPLIES_FLOAT16):
+        return None
+    gains = gains_by_bfloat16(trace)
+    is_half = _reads(signals, host_operators(signals).rows, _HALF)
+    per_multiplication = _PER_MULTIPLICATION_OF_FLOAT16[gains]
+    return _form(signals, _FROM_FLOAT16[gains], is_half, per_multiplication=per_multiplication)
 
 
 @memoized
 def in_bfloat16(signals: Signals) -> Form | None:
     """The layers under autocast; None where that is not known to be faster, or in use."""
-    machine = signals.trace.facts.machine
-    has_amx = machine.has(_AMX)
-    if not multiplies_bfloat16(signals.trace):
+    if not gains_by_bfloat16(signals.trace):
         return None
-    if not has_amx and _SLOW_WITHOUT_AMX in machine.processor:
-        return None
-    layers = _WITH_AMX if has_amx else _IN_BFLOAT16
-    form = _form(signals, layers, is_narrower=True)
+    layers = _WITH_AMX if signals.trace.facts.machine.has(_AMX) else _IN_BFLOAT16
+    form = _form(signals, layers, per_multiplication=_PER_MULTIPLICATION, most=_MOST_LEFT)
     if form is None or not _is_32_bit(signals, form.rows):
         return None
     products = _named(signals, [layer for layer in layers if layer.is_product], form.rows)
@@ -274,8 +311,13 @@ def _form(
     layers: Sequence[_Layer],
     chosen: NDArray[np.bool_] | None = None,
     *,
-    is_narrower: bool = False,
+    per_multiplication: float | None = None,
+    most: float = np.inf,
 ) -> Form | None:
+    """The operators of some layers in another form, or those `chosen` of them.
+
+    What is left of matrix products depends on `per_multiplication`, if it is given.
+    """
     operators = host_operators(signals)
     if signals.trace.source.framework != "pytorch" or not len(operators.rows):
         return None
@@ -291,8 +333,8 @@ def _form(
     if not len(rows):
         return None
     left = left[operators.name[changes]]
-    if is_narrower:
-        _set_left_of_products(signals, rows, left)
+    if per_multiplication is not None:
+        _set_left_of_products(signals, rows, left, per_multiplication, most)
     return _saving(signals, rows, now_ns, ((1 - left).T @ now_ns)[::-1].tolist())
 
 
@@ -305,8 +347,10 @@ def _saving(signals: Signals, rows: Int32, now_ns: Int64, saved_ns: Sequence[flo
     return Form(rows, now_ns, spans, low_ns, expected_ns, high_ns)
 
 
-def _set_left_of_products(signals: Signals, rows: Int32, left: Float64) -> None:
-    """Correct what bfloat16 leaves of matrix products by their recorded shapes."""
+def _set_left_of_products(
+    signals: Signals, rows: Int32, left: Float64, per_multiplication: float, most: float
+) -> None:
+    """Correct what another type leaves of matrix products by their recorded shapes."""
     trace = signals.trace
     is_product = is_in(rows, _named(signals, _IN_BFLOAT16[:1], rows))
     texts = np.where(is_product, shapes_of(trace, rows), -1)
@@ -318,7 +362,7 @@ def _set_left_of_products(signals: Signals, rows: Int32, left: Float64) -> None:
         columns = matrices[-1][-1]
         numbers = first + second + first // max(matrices[-2][-1], 1) * columns
         each = first * columns / max(numbers, 1)
-        usual = min(left[places[0], 0] + _PER_MULTIPLICATION / max(each, 1), _MOST_LEFT)
+        usual = min(left[places[0], 0] + per_multiplication / max(each, 1), most)
         left[places] = usual * _TOLERANCE
 
 
@@ -353,6 +397,14 @@ def _widths(signals: Signals, rows: Int32) -> NDArray[np.uint8]:
         if index >= 0:
             widths[places] = width_of_types(trace.text(index))
     return widths
+
+
+def _reads(signals: Signals, rows: Int32, dtype: str) -> NDArray[np.bool_]:
+    """Whether operators read tensors of a type; shape (rows,)."""
+    trace = signals.trace
+    types = trace.by_event(trace.operators.row, trace.operators.dtypes, -1)[rows]
+    known = [i for i in distinct(types).tolist() if i >= 0 and dtype in trace.text(i).split(";")]
+    return is_in(types, known)
 
 
 def _models(signals: Signals) -> tuple[Made, ...]:

@@ -122,6 +122,8 @@ class Part(Enum):
     """Conditions on tensors and boolean masks: a compiler breaks its graphs at each of them."""
     NEW_SHAPES = ("shapes that change", Aspect.FEATURE)
     """Steps multiply matrices of sizes that none before had: a compiler starts anew for them."""
+    SECOND_DERIVATIVES = ("second derivatives", Aspect.FEATURE)
+    """A backward pass through a backward pass, which `torch.compile` refuses."""
     RANGES = ("ranges of its own", Aspect.FEATURE)
     """The program names parts of its step, with `record_function` or NVTX."""
     STEP_CALLS = ("prof.step()", Aspect.FEATURE)
@@ -325,6 +327,7 @@ SIGNS: tuple[Sign, ...] = (
         r"|ResourceApply|ApplyGradient|gradient_tape/"
         r"|(?:Eager(?:Local)?Execute: )?__inference_train_function",
     ),
+    _named(Part.SECOND_DERIVATIVES, r"\w+BackwardBackward\d*$"),
     _named(Part.OPTIMIZER, r"Optimizer\.(?:step|zero_grad)#|ResourceApply"),
     _named(
         Part.FUSED_OPTIMIZER,

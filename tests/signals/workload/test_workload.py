@@ -47,6 +47,7 @@ def test_many_operators_without_a_backward_pass_are_forward_only() -> None:
         ("Optimizer.step#NorMuon.step", Part.OWN_OPTIMIZER),
         ("aten::_foreach_add_", Part.FOREACH_UPDATES),
         ("aten::conv3d", Part.VOLUMES),
+        ("TanhBackwardBackward0", Part.SECOND_DERIVATIVES),
         ("nvFuser::Manager::runCudaFusionGroup", Part.TORCH_COMPILE),
         ("## Call CompiledFxGraph f7p6gslkv3uwbkhsf7qhhobwgh7c ##", Part.INDUCTOR),
         ("_ReduceFromModelParallelRegion", Part.TENSOR_PARALLEL),
