@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tb_perfadvisor.engine.trust import ON_QUIET_CORES
 from tb_perfadvisor.machine.facts import Recording
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.signals import Cause, Signals
@@ -356,7 +357,7 @@ def _on_load(signals: Signals) -> list[Note]:
             f"While this was recorded, other programs used {format_share(load.others)} of the "
             f"time of {of}. Host times, waits for input and CPU steps are longer than on a quiet "
             "machine, and their findings may be of that load.",
-            "Record again while nothing else runs, or give the program cores of its own.",
+            ON_QUIET_CORES,
         )
     ]
 

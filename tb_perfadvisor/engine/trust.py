@@ -18,6 +18,8 @@ from tb_perfadvisor.rules.finding import Finding
 from tb_perfadvisor.signals import Missing, Need, Signals
 from tb_perfadvisor.signals.core.causes import BUSY, COMPUTE, Cause
 from tb_perfadvisor.signals.core.steps.partial_steps import BETWEEN_LOST, LOST_EVENTS
+from tb_perfadvisor.signals.host.busy_functions import busiest_for
+from tb_perfadvisor.signals.launch.delays import taken_by_others_ns
 from tb_perfadvisor.signals.recording.completeness import (
     UNKNOWN_SHARE,
     knows_device_time,
@@ -43,6 +45,7 @@ REPEATS = 3
 TOO_LITTLE = "too-little-data"
 NOT_RECORDED = "not-recorded"
 LOST_STEPS = "lost-steps"
+ON_QUIET_CORES = "Record again while nothing else runs, or give the program cores of its own."
 
 # What each note takes away, in words that fit into a headline. Errors make a report one not to act
 # on, warnings limit it.
@@ -210,27 +213,38 @@ _MOST_RUNS = 8
 
 
 def abstaining(outcomes: Sequence[RuleOutcome], signals: Signals) -> tuple[RuleOutcome, ...]:
-    """The outcomes without findings about idle time, if it is not known when the device idled.
+    """The outcomes without findings about idle time that the recording does not prove.
 
-    A finding is about idle time if most of what it claims is. What kernels that were recorded cost
-    is known all the same.
+    Either it is not known when the device idled, or other programs used the cores of a program on
+    the CPU for as long. A finding is about idle time if most of what it claims is. What kernels
+    that were recorded cost is known all the same, and so is what looks at the whole run found.
     """
-    if knows_device_time(signals):
+    if not knows_device_time(signals):
+        proven = signals.attribution.of(*BUSY)
+        longest_ns = signals.attribution.window_ns
+        reason = (
+            "what the device did was not recorded for "
+            f"{format_share(not_recorded_share(signals))} of the time"
+        )
+        remedy = first_fitting(LOST_WORK, workload(signals))
+        lost = Missing(Need.DEVICE_EVENTS, reason, remedy)
+    elif signals.device.is_host_only and signals.trace.facts.load is not None:
+        proven = signals.attribution.of(*(set(Cause) - {Cause.BETWEEN_STEPS, Cause.UNEXPLAINED}))
+        longest_ns = taken_by_others_ns(signals.attribution.window_ns, signals.trace)
+        reason = "other programs used the cores for as long as the program did nothing"
+        lost = Missing(Need.NAMELESS_TIME, reason, ON_QUIET_CORES)
+    else:
         return tuple(outcomes)
-    busy = signals.attribution.of(*BUSY)
-    reason = (
-        "what the device did was not recorded for "
-        f"{format_share(not_recorded_share(signals))} of the time"
-    )
 
     def is_known(finding: Finding) -> bool:
         claims = limits_of(finding)
-        if claims is None:
+        if claims is None or (signals.device.is_host_only and not len(claims.claims)):
             return True
         claimed_ns = total_ns(claims.claims)
-        return shared_ns(claims.claims, busy) * 2 >= claimed_ns > 0
+        if claimed_ns > longest_ns or shared_ns(claims.claims, proven) * 2 >= claimed_ns > 0:
+            return True
+        return signals.device.is_host_only and busiest_for(signals, claimed_ns) is not None
 
-    lost = Missing(Need.DEVICE_EVENTS, reason, first_fitting(LOST_WORK, workload(signals)))
     kept = []
     for outcome in outcomes:
         known = tuple(finding for finding in outcome.findings if is_known(finding))

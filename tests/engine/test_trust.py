@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tb_perfadvisor.contract import model
 from tb_perfadvisor.engine.analyze import analyze_run
 from tb_perfadvisor.engine.config import Config
 from tb_perfadvisor.engine.trust import LEAST_WORK, trust_in
+from tb_perfadvisor.machine.facts import Facts, Load
 from tb_perfadvisor.note import Note
 from tb_perfadvisor.report.build import build_report
 from tb_perfadvisor.soundness import examined
-from tb_perfadvisor.testing import TraceBuilder, ms, run_of, us
+from tb_perfadvisor.testing import TraceBuilder, draw, ms, run_of, us
 from tb_perfadvisor.trace import CopyDirection, EventKind, Trace
 from tests.support.device_loops import BUSY_SHARE, KERNELS, loop
 
@@ -173,6 +175,20 @@ def test_operators_count_where_no_device_works() -> None:
         .trust.reasons[0]
         .message.startswith("The recording holds 19 operators")
     )
+
+
+@pytest.mark.parametrize(("others", "is_found"), [(0.0, True), (0.65, True), (0.75, False)])
+def test_idle_time_that_others_took_is_not_the_programs(*, others: float, is_found: bool) -> None:
+    # After the optimizer, no operator runs for 7 of 10 ms.
+    trace = draw(
+        """
+        cell 1ms
+        step   |..........|..........|..........|..........|
+        main   |oBz.......|oBz.......|oBz.......|oBz.......|
+        """
+    )
+    report = report_of(replace(trace, facts=Facts(load=Load(others, 0.0))))
+    assert ("step-gap" in [finding.rule_id for finding in report.findings]) is is_found
 
 
 def test_a_drawing_is_taken_for_sound() -> None:
