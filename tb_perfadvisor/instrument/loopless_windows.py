@@ -36,6 +36,8 @@ _BUSY_SHARE: Final = 0.1
 """A program that uses less processor time waits, such as for the first request."""
 _MOST_REQUESTS: Final = 10_000
 _FEWEST_REQUESTS: Final = 3
+_LEAST_SHARE: Final = 0.2
+"""Of the looks at a program; one that is seldom in TensorFlow computes elsewhere."""
 _IMPORTS: Final = "importlib._bootstrap"
 _ALL_THREADS: Final = "profile_all_threads"
 _MOST_WAITED_S: Final = 10.0
@@ -50,8 +52,9 @@ class LooplessWindows(TimeWindows):
     """Whether the program answers requests on several threads."""
 
     def __init__(self, *arguments: Any) -> None:
-        """Prepare, as all windows do."""
         super().__init__(*arguments)
+        self._is_in_tensorflow: list[bool] = []
+        """Whether looks at the main thread found it there."""
         self._requests_ended: deque[tuple[int, int]] = deque(maxlen=_MOST_REQUESTS)
         """When, and on which thread."""
         self._session: _Session | None = None
@@ -68,6 +71,7 @@ class LooplessWindows(TimeWindows):
             is_busy = used_now_s - used_s >= _BUSY_SHARE * (now_s - before_s)
             if is_busy and self.is_wanted and not look_at_main(_imports):
                 worked_s += now_s - before_s
+                self._is_in_tensorflow.append(look_at_main(_is_in_tensorflow))
             before_s, used_s = now_s, used_now_s
         if self.framework() == "torch":
             self._import_profiler()
@@ -75,12 +79,13 @@ class LooplessWindows(TimeWindows):
 
     def start_trace(self, directory: Path, *, is_rich: bool) -> None:
         """Begin a recording."""
-        kinds: dict[str, type[_Session]] = {
-            "torch": _TorchSession,
-            "keras": _TensorFlowSession,
-            "python": _PythonSession,
-        }
-        session = kinds[self.framework()]()
+        session: _Session = _PythonSession()
+        looks = self._is_in_tensorflow
+        if self.framework() == "torch":
+            session = _TorchSession()
+        # Its profiler sees nothing of a program that computes elsewhere.
+        elif self.framework() == "keras" and sum(looks) >= _LEAST_SHARE * len(looks):
+            session = _TensorFlowSession()
         session.start(directory, is_rich=is_rich)
         self._session = session
 
@@ -127,6 +132,14 @@ class LooplessWindows(TimeWindows):
 def _imports(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_globals.get("__name__") == _IMPORTS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_in_tensorflow(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(("tensorflow.", "keras.")):
             return True
         frame = frame.f_back
     return False

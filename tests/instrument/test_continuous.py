@@ -332,6 +332,11 @@ def test_a_run_is_recorded_early_then_light_and_rich() -> None:
     }
 
 
+def test_long_steps_are_recorded_sooner() -> None:
+    # The first one is not timed; of short ones, the third would be the last before.
+    assert starts(Schedule(RUN), [None, 4.0, 4.0]) == {2: Start("early", is_rich=False)}
+
+
 def test_an_early_recording_stays_until_there_is_another(tmp_path: Path) -> None:
     recordings = Recordings(keep_last=2, keep_slowest=1)
     early = replace(recording(tmp_path, 3, 9.0), reason="early")

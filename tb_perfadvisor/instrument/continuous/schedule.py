@@ -47,6 +47,8 @@ _TRIES: Final = 20
 """A recording that would cost too much is considered again so often per period."""
 _REST_SHARE: Final = 5
 """After a slow step, at most five recordings for each periodic one."""
+_LONG_S: Final = 3.0
+"""Steps that took so long together are recorded from the next on: there may be few more."""
 _MANY: Final = 4
 _LEAST_REST: Final = 20
 """A recording of many times the planned steps is followed by many more that are not recorded."""
@@ -116,8 +118,8 @@ class Schedule:
         self._numbers: deque[int] = deque(maxlen=_JUDGED)
         """The steps that took these times."""
         self._slow_s: float | None = None
-        self._all_s = self._all_slow_s = 0.0
-        """The time of all steps that were judged, and of the slow ones."""
+        self._elapsed_s = self._all_s = self._all_slow_s = 0.0
+        """The time of all steps, of those that were judged, and of the slow ones."""
         self._recorded = 0
         """Steps of the last recording."""
 
@@ -153,6 +155,7 @@ class Schedule:
     def step_ended(self, duration_s: float | None) -> Start | None:
         """A step ended that was not recorded; None if its time is not comparable."""
         self._count += 1
+        self._elapsed_s += duration_s or 0.0
         is_slow = self._judge(duration_s)
         if self._started_at is None:
             if self._is_warmed_up():
@@ -209,7 +212,7 @@ class Schedule:
         return self.plan.is_fixed or is_late or has_settled(self._durations)
 
     def _early(self) -> Start | None:
-        if self._count < (self.plan.early or 0):
+        if self._count < (self.plan.early or 0) and self._elapsed_s < _LONG_S:
             return None
         self._is_early_done = True
         return Start("early", is_rich=False)
