@@ -134,10 +134,10 @@ def complement(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
     if end_ns <= start_ns:
         return EMPTY
     inside = clip(intervals, start_ns, end_ns)
-    gaps: Intervals = np.empty((len(inside) + 1, 2), dtype=np.int64)
-    gaps[0, 0], gaps[1:, 0] = start_ns, inside[:, 1]
-    gaps[:-1, 1], gaps[-1, 1] = inside[:, 0], end_ns
-    return gaps[gaps[:, 1] > gaps[:, 0]]
+    starts = np.concatenate(([start_ns], inside[:, 1]))
+    ends = np.concatenate((inside[:, 0], [end_ns]))
+    keep = ends > starts
+    return _pairs(starts[keep], ends[keep])
 
 
 def clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
