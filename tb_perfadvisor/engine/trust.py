@@ -215,9 +215,10 @@ _MOST_RUNS = 8
 def abstaining(outcomes: Sequence[RuleOutcome], signals: Signals) -> tuple[RuleOutcome, ...]:
     """The outcomes without findings about idle time that the recording does not prove.
 
-    Either it is not known when the device idled, or other programs used the cores of a program on
-    the CPU for as long. A finding is about idle time if most of what it claims is. What kernels
-    that were recorded cost is known all the same, and so is what looks at the whole run found.
+    Either it is not known when the device idled, or other programs used the cores for as long as
+    a program on the CPU did nothing between its steps. A finding is about idle time if most of what
+    it claims is. What kernels that were recorded cost is known all the same, and so is what looks
+    at the whole run found.
     """
     if not knows_device_time(signals):
         proven = signals.attribution.of(*BUSY)
@@ -229,7 +230,7 @@ def abstaining(outcomes: Sequence[RuleOutcome], signals: Signals) -> tuple[RuleO
         remedy = first_fitting(LOST_WORK, workload(signals))
         lost = Missing(Need.DEVICE_EVENTS, reason, remedy)
     elif signals.device.is_host_only and signals.trace.facts.load is not None:
-        proven = signals.attribution.of(*(set(Cause) - {Cause.BETWEEN_STEPS, Cause.UNEXPLAINED}))
+        proven = signals.attribution.of(*(set(Cause) - {Cause.BETWEEN_STEPS}))
         longest_ns = taken_by_others_ns(signals.attribution.window_ns, signals.trace)
         reason = "other programs used the cores for as long as the program did nothing"
         lost = Missing(Need.NAMELESS_TIME, reason, ON_QUIET_CORES)
