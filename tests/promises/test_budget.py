@@ -83,7 +83,7 @@ BUDGET = {
     # block at a time: the analysis of 120 MB of ranges took 5.0 s of a processor, not 4.2.
     # Evaluations by evidence, and lines of loops and input: six false or nameless findings of 30.
     # `instrument/threads`: a program that was recorded was aborted as it ended, after its output.
-    "lines of Python and TOML": 134_448,
+    "lines of Python and TOML": 134_447,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
@@ -102,7 +102,7 @@ def sizes() -> dict[str, int]:
             for command in commands
             for parameter in command.params
         ),
-        "lines of Python and TOML": sum(
+        "lines of Python and TOML": 134_447sum(
             len(path.read_text(encoding="utf-8").splitlines()) for path in files
         ),
     }

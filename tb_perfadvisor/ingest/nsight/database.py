@@ -252,10 +252,9 @@ class Database:
         if term.isidentifier():
             return of_type(term, int)
         value = _WORD.sub(r'"\g<0>"', term)
-        # A product that is too large for an integer is a real.
-        values = (*re.findall(r'"\w+"', value), value)
-        are_integers = " AND ".join(f"typeof({each}) = 'integer'" for each in values)
-        return f"CASE WHEN {are_integers} THEN {value} END"
+        # Texts and bytes are greater than all numbers; a product that is too large is a real.
+        greatest = ", ".join(re.findall(r'"\w+"', value))
+        return f"CASE WHEN max({greatest}) < 1e19 AND typeof({value}) = 'integer' THEN {value} END"
 
     def _columns_of(self, table: str) -> Mapping[str, bool]:
         """Whether each column of a table is a plain one, by name; empty if it is no plain table."""
