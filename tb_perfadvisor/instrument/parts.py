@@ -10,6 +10,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
+from msgspec import structs
+
 from tb_perfadvisor.instrument.step_hooks import StepPath, watch_making, when_imported
 from tb_perfadvisor.instrument.user_code import loop_around, place_of, user_frames
 from tb_perfadvisor.machine.facts import Made, Value, What
@@ -44,7 +46,7 @@ class _Part:
     def made(self) -> Made:
         self.describe()
         made = self._made
-        return Made(made.what, made.name, made.path, made.line, made.function, self._facts)
+        return structs.replace(made, facts=self._facts) if self._facts else made
 
 
 class Parts:
@@ -52,7 +54,7 @@ class Parts:
 
     def __init__(self) -> None:
         self._parts: dict[What, list[_Part]] = {}
-        self._loops: set[tuple[str, int]] = set()
+        self._loops: dict[tuple[str, int], _Part] = {}
         self.step_path = StepPath()
 
     def all(self) -> tuple[Made, ...]:
@@ -77,17 +79,24 @@ class Parts:
         return added
 
     def add_step(self, name: str, frame: FrameType | None) -> None:
-        """A step ends in a call on this stack; its loop is remembered once."""
+        """A step ends in a call on this stack: its loop is the first of those that are known.
+
+        Where no loop is around it, the line is remembered, and is not called a loop.
+        """
         self.step_path.add(frame)
         found = loop_around(frame)
         caller, line = found if found is not None else (next(user_frames(frame), None), 0)
         if caller is None:
             return
         place = (caller.f_code.co_filename, line or caller.f_lineno)
-        known = self._parts.setdefault("step loop", [])
-        if place not in self._loops and len(known) < _MOST:
-            self._loops.add(place)
-            known.append(_Part(_made("step loop", name, caller, line), None, lambda part: {}))
+        part = self._loops.pop(place, None)
+        if part is None and len(self._loops) < _MOST:
+            facts = {} if found is not None else {"is_loop": False}
+            made = structs.replace(_made("step loop", name, caller, line), facts=facts)
+            part = _Part(made, None, lambda part: {})
+        if part is not None:
+            self._loops[place] = part
+            self._parts["step loop"] = [*reversed(self._loops.values())]
 
 
 def _made(what: What, name: str, frame: FrameType, line: int = 0) -> Made:

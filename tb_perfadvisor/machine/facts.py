@@ -138,7 +138,7 @@ class Program(Struct, frozen=True):
     start_method: Text = ""
     """How its worker processes start: `fork`, `spawn` or `forkserver`."""
     made: Annotated[tuple[Made, ...], Meta(max_length=256)] = ()
-    """In the order in which they were made."""
+    """In the order in which they were made; the loop of the recorded steps before other loops."""
     files: Annotated[tuple[Text, ...], Meta(max_length=10_000)] = ()
     """Names of the files of its own modules, without directories, as XLA writes them."""
 

@@ -47,6 +47,9 @@ _TRIES: Final = 20
 """A recording that would cost too much is considered again so often per period."""
 _REST_SHARE: Final = 5
 """After a slow step, at most five recordings for each periodic one."""
+_LONG_S: Final = 3.0
+"""Whatever took so long is recorded from the next step on: there may be few more. Of longer steps,
+an early recording has fewer than planned."""
 _MANY: Final = 4
 _LEAST_REST: Final = 20
 """A recording of many times the planned steps is followed by many more that are not recorded."""
@@ -120,6 +123,7 @@ class Schedule:
         """The time of all steps that were judged, and of the slow ones."""
         self._recorded = 0
         """Steps of the last recording."""
+        self._elapsed_s = 0.0
 
     @property
     def usual_s(self) -> float | None:
@@ -130,6 +134,19 @@ class Schedule:
     def slow_matters(self) -> bool:
         """Whether slow steps take a part of the time that is worth looking at."""
         return self._all_slow_s >= _SLOW_SHARE * self._all_s
+
+    def has_run(self, steps: int, seconds: float) -> None:
+        """The loop had made some steps before anybody counted them."""
+        self._elapsed_s += seconds
+        self._durations.append(seconds / steps)
+        self._numbers.append(0)
+
+    def steps_of(self, start: Start) -> int:
+        """How many steps a recording keeps: fewer than planned if it is early and they are long."""
+        steps = self.steps_of_recording
+        if start.reason != "early" or not self._durations:
+            return steps
+        return max(1, min(steps, int(_LONG_S / statistics.median(self._durations))))
 
     @property
     def steps_of_recording(self) -> int:
@@ -153,6 +170,7 @@ class Schedule:
     def step_ended(self, duration_s: float | None) -> Start | None:
         """A step ended that was not recorded; None if its time is not comparable."""
         self._count += 1
+        self._elapsed_s += duration_s or 0.0
         is_slow = self._judge(duration_s)
         if self._started_at is None:
             if self._is_warmed_up():
@@ -209,7 +227,7 @@ class Schedule:
         return self.plan.is_fixed or is_late or has_settled(self._durations)
 
     def _early(self) -> Start | None:
-        if self._count < (self.plan.early or 0):
+        if self._count < (self.plan.early or 0) and self._elapsed_s < _LONG_S:
             return None
         self._is_early_done = True
         return Start("early", is_rich=False)

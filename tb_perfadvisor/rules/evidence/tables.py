@@ -153,8 +153,9 @@ def step_loops(signals: Signals) -> tuple[Table, ...]:
 
 def in_loop(signals: Signals) -> str:
     """` in the loop at train.py:42`, whose rounds are the steps; empty if no recorder saw it."""
-    loops = signals.trace.facts.program.all_made("step loop")
-    return f" in the loop at {loops[0].path}:{loops[0].line}" if loops else ""
+    made = next(iter(signals.trace.facts.program.all_made("step loop")), None)
+    is_loop = made is not None and made.facts.get("is_loop", True)
+    return f" in the loop at {made.path}:{made.line}" if made is not None and is_loop else ""
 
 
 class OperatorKind(Struct, frozen=True):
