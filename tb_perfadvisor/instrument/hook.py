@@ -30,6 +30,7 @@ from tb_perfadvisor.instrument.step_hooks import (
     when_imported,
 )
 from tb_perfadvisor.instrument.threads import SideThread
+from tb_perfadvisor.instrument.user_code import loops_or_line
 
 if TYPE_CHECKING:
     from tb_perfadvisor.instrument.continuous.profiler import ContinuousProfiler
@@ -60,9 +61,13 @@ _SEEN_STEPS: Final = 3
 _ENDS_STEP: Final = {
     Rank.BATCH: "a batch of Keras",
     Rank.OPTIMIZER: "a step of the optimizer",
-    Rank.GRADIENT: "a computation of gradients, because no optimizer was seen",
+    Rank.GRADIENT: "a computation of gradients",
     Rank.TRAINING_FUNCTION: "a call of a tf.function that computes gradients",
-    Rank.CALL: "a call of a model or a tf.function, because nothing trains",
+    Rank.CALL: "a call of a model or a tf.function",
+}
+_BECAUSE: Final = {
+    Rank.GRADIENT: ", because no optimizer was seen",
+    Rank.CALL: ", because nothing trains",
 }
 _ALIKE: Final = 1.25
 """If a round of a loop makes about one of the calls that end steps until now, these are as good."""
@@ -116,6 +121,14 @@ class _RecordedProcess(HookedProcess):
         self._loop_seen: Loop | None = None
         self._because = ""
         """Why rounds of the loop are better steps than calls."""
+        self._ran: tuple[int, float] | None = None
+        """How many rounds it made before it was found, and how long they took."""
+        self._what = self._why = ""
+        """What a step is, and why no better one is."""
+        self._seen_steps = 0
+        """Of the source whose calls end steps."""
+        self._ending: FrameType | None = None
+        """What ends a step, while it does."""
         self._is_settled = False
         self._has_server = False
         """Whether calls come from other threads than the main one."""
@@ -129,7 +142,7 @@ class _RecordedProcess(HookedProcess):
         """What records by time while no step is seen."""
         self._loopless: LooplessWindows | None = None
         self._lock = threading.RLock()
-        self._sources = StepSources(self._step, self._on_better, self._on_next)
+        self._sources = StepSources(self._step_ended, self._on_better, self._on_next)
         super().__init__(settings)
         self._waiting_for_work = SideThread(self._wait_for_work)
         self._waiting_for_work.start()
@@ -191,7 +204,21 @@ class _RecordedProcess(HookedProcess):
         """End what is being recorded."""
         if self._profiler is not None:
             self._profiler.close()
-            self.said["summary"] = self._profiler.summary()
+            self._tell_recordings()
+
+    def _tell_recordings(self) -> None:
+        """Say what was recorded, and of which steps."""
+        steps = [each.step for each in self._profiler.earlier]
+        is_recorded = len(self._profiler.recordings) > 0
+        if is_recorded:
+            for windows in self._windows:
+                windows.discard()
+        if not steps and not is_recorded and any(windows.summary for windows in self._windows):
+            return  # which stays as it is
+        if is_recorded or not steps:
+            steps.append(self._what + self._why)
+        self.said["step"] = ", and later ".join(dict.fromkeys(steps))
+        self.said["summary"] = self._profiler.summary()
 
     def _ended(self, framework: str, rank: Rank, key: object) -> None:
         """A call that may end a step has returned. Forked workers are not the program."""
@@ -215,8 +242,14 @@ class _RecordedProcess(HookedProcess):
             self._end_step(rank, key, sys._getframe(1))
 
     def _end_step(self, rank: Rank, key: object, frame: FrameType) -> None:
-        if self._sources.ended(rank, key) and self.said["steps"] <= _SEEN_STEPS:
-            self.parts.add_step("step", frame)
+        self._ending = frame
+        try:
+            if self._sources.ended(rank, key):
+                self._seen_steps += 1
+                if self._seen_steps <= _SEEN_STEPS:
+                    self.parts.add_step("step", frame)
+        finally:
+            self._ending = None
 
     def _ended_elsewhere(self, rank: Rank, thread: threading.Thread) -> None:
         """A call has returned on another thread than that whose calls end steps."""
@@ -239,14 +272,17 @@ class _RecordedProcess(HookedProcess):
                 self._record_by_time()
 
     def _on_better(self, rank: Rank) -> None:
-        """Record steps of a better source; what was recorded before was not of steps."""
-        number = self._profiler.discard() if self._profiler is not None else 0
-        self._is_settled = False
-        self.said["step"] = self._what_a_step_is(rank)
+        """Record steps of a better source, or of the next loop.
+
+        What was recorded in the same loop was not of steps. Another loop's may be all there is.
+        """
+        before, what = self._profiler, self._what
+        self._is_settled, self._seen_steps = False, 0
+        self._say_step(rank)
         if self._model_calls is not None and rank < Rank.CALL:
             self._model_calls.stop()
         for windows in self._windows:
-            windows.discard()
+            windows.end()
         self._is_spread = False
         self._recordings = 0
         profiler = self._new_profiler()
@@ -255,11 +291,16 @@ class _RecordedProcess(HookedProcess):
         profiler.parts = self.parts
         profiler.samples.step_path = self.parts.step_path
         profiler.examiner = self._new_examiner(rank)
-        profiler.continue_at(number)
+        if before is not None:
+            is_other = before.loops.isdisjoint(loops_or_line(self._ending))
+            profiler.follow(before, what if is_other else "")
+        if rank is Rank.LOOP and self._ran is not None:
+            profiler.has_run(*self._ran)
         self._profiler = profiler
 
     def _on_next(self) -> None:
         """Record another loop, too: what was recorded before may be of calibration."""
+        self._seen_steps = 0
         self._profiler.begin_anew()
 
     def _new_examiner(self, rank: Rank) -> Examiner | RepeatedCalls | None:
@@ -301,7 +342,7 @@ class _RecordedProcess(HookedProcess):
 
         return profiler_of_backend(logdir, plan)
 
-    def _step(self) -> None:
+    def _step_ended(self) -> None:
         self.said["steps"] += 1
         if self._sources.rank not in (None, Rank.LOOP, Rank.CALL):
             now_s = time.monotonic()
@@ -312,7 +353,7 @@ class _RecordedProcess(HookedProcess):
         self._profiler.step()
         if len(self._profiler.recordings) != self._recordings:
             self._recordings = len(self._profiler.recordings)
-            self.said["summary"] = self._profiler.summary()
+            self._tell_recordings()
             self.tell()
 
     # --- loops ------------------------------------------------------------------------------------
@@ -348,7 +389,7 @@ class _RecordedProcess(HookedProcess):
         """How many steps were seen so far."""
         return int(self.said["steps"])
 
-    def has_loop(self, loop: Loop, steps: float) -> bool:
+    def has_loop(self, loop: Loop, steps: float, seconds: float) -> bool:
         """Whether the calls that were taken for steps are, about one per round of a loop."""
         if self._framework_of_loop() == "jax":
             from tb_perfadvisor.errors import PerfAdvisorError
@@ -359,12 +400,12 @@ class _RecordedProcess(HookedProcess):
             except PerfAdvisorError:
                 self._is_settled = True  # what records by time says why
                 return True
-        self._loop_seen = loop
+        self._loop_seen, self._ran = loop, (loop.rounds, seconds)
         kind = "backward passes" if self._sources.rank is Rank.GRADIENT else "calls of a model"
         self._because = f", because it makes {steps:.0f} {kind}" if steps else ""
         self._is_settled = 0 < steps <= _ALIKE
         if self._is_settled and self._sources.rank is not None:
-            self.said["step"] = self._what_a_step_is(self._sources.rank)
+            self._say_step(self._sources.rank)
         return self._is_settled
 
     def round_ended(self, frame: FrameType) -> None:
@@ -421,13 +462,13 @@ class _RecordedProcess(HookedProcess):
             return "keras"
         return "python"
 
-    def _what_a_step_is(self, rank: Rank) -> str:
+    def _say_step(self, rank: Rank) -> None:
         place = self._loop_seen.place if self._loop_seen is not None else ""
         if rank is Rank.LOOP:
-            return f"a round of the loop at {place}{self._because}"
-        return (
-            f"{_ENDS_STEP[rank]}, in the loop at {place}" if self._is_settled else _ENDS_STEP[rank]
-        )
+            self._what, self._why = f"a round of the loop at {place}", self._because
+        else:
+            where = f" in the loop at {place}" if self._is_settled else ""
+            self._what, self._why = _ENDS_STEP[rank] + where, _BECAUSE.get(rank, "")
 
     # --- frameworks -------------------------------------------------------------------------------
 

@@ -57,8 +57,10 @@ class Steps(Protocol):
     def known_steps(self) -> int:
         """How many steps were seen so far."""
 
-    def has_loop(self, loop: Loop, steps: float) -> bool:
+    def has_loop(self, loop: Loop, steps: float, seconds: float) -> bool:
         """A loop was found. Each round makes `steps` of the steps that are known so far.
+
+        The rounds that were seen took so many seconds.
 
         Returns whether these are good enough.
         """
@@ -138,7 +140,7 @@ class LoopFinder:
                 if (
                     is_part_of_step(loop, worked_s)
                     or not look_at_main(loop.is_around)
-                    or self._steps.has_loop(loop, steps)
+                    or self._steps.has_loop(loop, steps, now_s - began_s)
                 ):
                     return None
                 return loop

@@ -36,8 +36,9 @@ _BUSY_SHARE: Final = 0.1
 """A program that uses less processor time waits, such as for the first request."""
 _MOST_REQUESTS: Final = 10_000
 _FEWEST_REQUESTS: Final = 3
+_TENSORFLOW: Final = frozenset({"tensorflow", "keras"})
+_LOOKS: Final = 20
 _LEAST_SHARE: Final = 0.2
-"""Of the looks at a program; one that is seldom in TensorFlow computes elsewhere."""
 _IMPORTS: Final = "importlib._bootstrap"
 _ALL_THREADS: Final = "profile_all_threads"
 _MOST_WAITED_S: Final = 10.0
@@ -53,11 +54,11 @@ class LooplessWindows(TimeWindows):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._is_in_tensorflow: list[bool] = []
-        """Whether looks at the main thread found it there."""
         self._requests_ended: deque[tuple[int, int]] = deque(maxlen=_MOST_REQUESTS)
         """When, and on which thread."""
         self._session: _Session | None = None
+        self._is_in_tensorflow: deque[bool] = deque(maxlen=_LOOKS)
+        """Whether looks at the main thread found it there, newest last."""
 
     def request_ended(self) -> None:
         """A request was answered on this thread."""
@@ -71,7 +72,7 @@ class LooplessWindows(TimeWindows):
             is_busy = used_now_s - used_s >= _BUSY_SHARE * (now_s - before_s)
             if is_busy and self.is_wanted and not look_at_main(_imports):
                 worked_s += now_s - before_s
-                self._is_in_tensorflow.append(look_at_main(_is_in_tensorflow))
+                look_at_main(self.see)
             before_s, used_s = now_s, used_now_s
         if self.framework() == "torch":
             self._import_profiler()
@@ -80,14 +81,29 @@ class LooplessWindows(TimeWindows):
     def start_trace(self, directory: Path, *, is_rich: bool) -> None:
         """Begin a recording."""
         session: _Session = _PythonSession()
-        looks = self._is_in_tensorflow
         if self.framework() == "torch":
             session = _TorchSession()
         # Its profiler sees nothing of a program that computes elsewhere.
-        elif self.framework() == "keras" and sum(looks) >= _LEAST_SHARE * len(looks):
+        elif self.framework() == "keras" and self._uses_tensorflow:
             session = _TensorFlowSession()
         session.start(directory, is_rich=is_rich)
         self._session = session
+
+    def see(self, frame: FrameType | None) -> set[tuple[str, int]]:
+        """The loops that the main thread is in, and whether it is in TensorFlow."""
+        modules = set()
+        each = frame
+        while each is not None:
+            modules.add(str(each.f_globals.get("__name__", "")).partition(".")[0])
+            each = each.f_back
+        self._is_in_tensorflow.append(not modules.isdisjoint(_TENSORFLOW))
+        return super().see(frame)
+
+    @property
+    def _uses_tensorflow(self) -> bool:
+        """Whether the program spends a part of its time there, as far as is known."""
+        looks = self._is_in_tensorflow
+        return len(looks) < _LOOKS or sum(looks) >= _LEAST_SHARE * len(looks)
 
     def _import_profiler(self) -> None:
         """Start PyTorch's profiler once on the main thread, while the program imports nothing.
@@ -125,6 +141,8 @@ class LooplessWindows(TimeWindows):
         """Why it is recorded by time."""
         if self.has_requests:
             return ", because models are called on many threads: a step is such a call"
+        if not self.is_wanted:
+            return ", before a step was seen"
         rounds = f"rounds of {1e3 / MOST_PER_S:.1f} ms or more"
         return f", because no call of a model and no loop with {rounds} was seen to repeat"
 
@@ -132,14 +150,6 @@ class LooplessWindows(TimeWindows):
 def _imports(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_globals.get("__name__") == _IMPORTS:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _is_in_tensorflow(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith(("tensorflow.", "keras.")):
             return True
         frame = frame.f_back
     return False

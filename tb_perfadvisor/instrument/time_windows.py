@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from tb_perfadvisor.errors import PerfAdvisorError
@@ -24,14 +25,21 @@ from tb_perfadvisor.instrument.continuous.recorders import (
     files_below,
 )
 from tb_perfadvisor.instrument.parts import Parts
+from tb_perfadvisor.instrument.program_loops import look_at_main
 from tb_perfadvisor.instrument.record_requests import Requests
 from tb_perfadvisor.instrument.stack_samples import StackSamples
 from tb_perfadvisor.instrument.threads import SideThread, at_exit
+from tb_perfadvisor.instrument.user_code import all_loops_around
 from tb_perfadvisor.machine.facts import Recording
 
 _ASKED_EVERY_S: Final = 0.5
 _MOST_BYTES: Final = 64 << 20
 """A loop of many small operations fills this in seconds. Later recordings end before they do."""
+_LOOKS: Final = 5
+"""During a recording, to see which loops are in it."""
+_STAYS: Final = 4
+"""So many looks in a row in a loop that no recording has, and it is recorded, too."""
+_MOST_LOOPS: Final = 5
 _MOST_EARLY: Final = 5
 """So many times, a recording of a program that was not yet warm is followed by another."""
 
@@ -59,6 +67,9 @@ class TimeWindows(ABC):
         self.is_recording = False
         """Whether the framework's profiler runs, or what it recorded is being written."""
         self._is_dropped = False
+        self._loops: set[tuple[str, int]] = set()
+        """The loops that were recorded, by file and line."""
+        self._left = _MOST_LOOPS
         self._cost_s = 0.0
         self._number = 0
         self._most_s = math.inf
@@ -74,6 +85,10 @@ class TimeWindows(ABC):
 
     def wait_for_quiet(self) -> None:  # noqa: B027 - nothing may tell of its warm-up
         """Wait until the program has warmed up."""
+
+    def see(self, frame: FrameType | None) -> set[tuple[str, int]]:
+        """The loops that the main thread is in."""
+        return all_loops_around(frame)
 
     @abstractmethod
     def start_trace(self, directory: Path, *, is_rich: bool) -> None:
@@ -112,14 +127,18 @@ class TimeWindows(ABC):
         for recording in self._recordings.kept:
             add_seen(recording.files, self._samples, None)
 
+    def end(self) -> None:
+        """Record no more: the program has steps that are seen otherwise."""
+        self.ends.set()
+        self._samples.stop()
+
     def discard(self) -> None:
-        """Delete what was recorded: the program has steps that are seen otherwise.
+        """Delete what was recorded: there are recordings of steps.
 
         It does not wait for a recording, which the thread ends and deletes.
         """
         self._is_dropped = True
-        self.ends.set()
-        self._samples.stop()
+        self.end()
         if not self.is_recording:
             self._recordings.clear()
 
@@ -162,11 +181,19 @@ class TimeWindows(ABC):
             self._record(self._window_s)
 
     def _wait_until(self, at_s: float) -> None:
-        """Wait, and record what is asked for meanwhile."""
+        """Wait, and record meanwhile what is asked for, and loops that were not recorded."""
+        looks = 0
         while not self.ends.wait(min(max(at_s - time.monotonic(), 0.0), _ASKED_EVERY_S)):
             if time.monotonic() >= at_s:
                 return
-            if self.is_wanted and self._requests.take(time.monotonic()):
+            loops = look_at_main(self.see)
+            looks = looks + 1 if loops and loops.isdisjoint(self._loops) else 0
+            if looks >= _STAYS and self._left and self.is_wanted:
+                self._left, looks = self._left - 1, 0
+                first, has_none = self._number, not self._loops
+                if self._record(self._first_s) and has_none:
+                    self._recordings.keep_from(first)  # the others fell beside the loops
+            elif self.is_wanted and self._requests.take(time.monotonic()):
                 self._record(self._window_s)
 
     def _record(self, seconds: float, *, is_rich: bool = False) -> bool:
@@ -189,7 +216,10 @@ class TimeWindows(ABC):
         directory = self._logdir / f"step_{self._number:08}{RICH if is_rich else ''}"
         self.start_trace(directory, is_rich=is_rich)
         started_s = time.monotonic()
-        self.ends.wait(min(seconds, self._most_s))
+        for _ in range(_LOOKS):
+            self._loops |= look_at_main(self.see)
+            if self.ends.wait(min(seconds, self._most_s) / _LOOKS):
+                break
         ended_s = time.monotonic()
         is_clean = self.is_clean
         reason = "periodic" if is_clean else EARLY

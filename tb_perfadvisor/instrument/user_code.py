@@ -9,6 +9,7 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 
@@ -104,6 +105,22 @@ def loop_around(frame: FrameType | None) -> tuple[FrameType, int] | None:
         if line is not None:
             return caller, line
     return None
+
+
+def all_loops_around(frame: FrameType | None) -> set[tuple[str, int]]:
+    """The loops of the user's code around a call, by file and first line."""
+    return {
+        (each.f_code.co_filename, first)
+        for each in user_frames(frame)
+        for first, last in loops_of(each.f_code.co_filename)
+        if first <= each.f_lineno <= last
+    }
+
+
+def loops_or_line(frame: FrameType | None) -> set[tuple[str, int]]:
+    """The same; where no loop is around the call, the line that makes it."""
+    lines = ((each.f_code.co_filename, each.f_lineno) for each in user_frames(frame))
+    return all_loops_around(frame) or {*islice(lines, 1)}
 
 
 def innermost_loop(name: str, line: int) -> int | None:

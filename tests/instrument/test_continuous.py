@@ -374,13 +374,56 @@ def test_recordings_cost_no_more_than_their_share_after_a_minute(
     assert overhead.steps == 6_000
 
 
+def after(profiler: ContinuousProfiler, clock: Clock, step: str = "") -> ContinuousProfiler:
+    other = ContinuousProfiler(profiler._logdir, Recorder(clock), RUN, clock=clock)
+    other.follow(profiler, step)
+    return other
+
+
+def recorded(folder: Path) -> list[str]:
+    return sorted({path.parent.name for path in folder.rglob("mine.*") if path.is_file()})
+
+
 def test_what_was_recorded_of_a_worse_source_is_deleted(tmp_path: Path, clock: Clock) -> None:
     profiler = ContinuousProfiler(tmp_path, Recorder(clock), RUN, clock=clock)
     run(profiler, clock, 22)  # the early recording, and in the middle of the next
-    assert profiler.discard() == 22
-    assert [path for path in tmp_path.rglob("mine.*") if path.is_file()] == []
+    other = after(profiler, clock)
+    assert recorded(tmp_path) == []
     # The steps of the next one are numbered on.
-    other = ContinuousProfiler(tmp_path, Recorder(clock), RUN, clock=clock)
-    other.continue_at(22)
     run(other, clock, 12)
     assert [each.first_step for each in other.recordings] == [25]
+
+
+@pytest.mark.parametrize(
+    ("steps", "later", "kept"),
+    [
+        # A light and a rich one of a loop that ends in the middle of a third.
+        (122, 1, ["step_00000020", "step_00000029_rich"]),
+        # The next loop is recorded as well, and three times as long is not four times.
+        (122, 300, ["step_00000020", "step_00000029_rich", "step_00000142"]),
+        (122, 600, ["step_00000142"]),
+        # Half a second is no loop that is worth a recording.
+        (10, 1, []),
+    ],
+)
+def test_a_loop_of_its_own_stays_recorded(
+    steps: int, later: int, kept: list[str], tmp_path: Path, clock: Clock
+) -> None:
+    profiler = ContinuousProfiler(tmp_path, Recorder(clock), RUN, clock=clock)
+    run(profiler, clock, steps)
+    other = after(profiler, clock, "a round")
+    run(other, clock, later)
+    other.close()
+    own = [each.first_step for each in other.recordings]
+    assert [name for name in recorded(tmp_path) if int(name[5:13]) not in own[1:]] == kept
+    assert [each.step for each in other.earlier] == ["a round"] * (len(kept) > 1)
+
+
+def test_long_steps_are_recorded_soon_and_one_by_one() -> None:
+    # The first one is not timed, the second takes 4 s; of short ones it is the third.
+    assert starts(Schedule(RUN), [None, 4.0, 4.0]) == {2: Start("early", is_rich=False)}
+    found = Schedule(RUN)
+    found.has_run(2, 10.0)  # steps of 5 s, before they were seen to repeat
+    assert found.step_ended(None) == (start := Start("early", is_rich=False))
+    assert found.steps_of(start) == 1
+    assert found.steps_of(PERIODIC) == RUN.steps

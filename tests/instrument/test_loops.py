@@ -314,7 +314,7 @@ class Steps:
     def known_steps(self) -> int:
         return 0
 
-    def has_loop(self, loop: Loop, steps: float) -> bool:
+    def has_loop(self, loop: Loop, steps: float, seconds: float) -> bool:
         self.found = loop
         return False
 

@@ -33,6 +33,7 @@ from tb_perfadvisor.instrument.record_requests import Requests
 from tb_perfadvisor.instrument.stack_samples import StackSamples
 from tb_perfadvisor.instrument.step_timers import StepTimers
 from tb_perfadvisor.instrument.threads import at_exit
+from tb_perfadvisor.instrument.user_code import loops_or_line
 from tb_perfadvisor.machine.facts import Recording
 from tb_perfadvisor.units import format_bytes
 
@@ -45,6 +46,10 @@ _LONG_STEP_S: Final = 0.2
 tensors are looked at before."""
 _SEEN_STEPS: Final = 3
 """The first steps show which loop makes them; looking at the stack takes time."""
+_LOOP_S: Final = 2.0
+"""What repeated for so long was a loop of the program, whatever came later."""
+_LEAST_LOOP: Final = 0.25
+"""Of the time of the longest loop. What took less than that is not worth a recording."""
 _OFF: Final = frozenset({"0", "off", "false", "no"})
 
 Clock = Callable[[], float]
@@ -81,6 +86,15 @@ class Overhead(Struct, frozen=True):
             f"{share:.3%} of the time between recordings, "
             f"{self.recording_s / whole_s:.1%} of all time with them"
         )
+
+
+class EarlierLoop(Struct, frozen=True):
+    """A loop that ended before the one that is recorded now."""
+
+    step: str
+    """What its steps were."""
+    lasted_s: float
+    recordings: list[StoredRecording]
 
 
 class ContinuousProfiler:
@@ -162,6 +176,11 @@ class ContinuousProfiler:
         self._ended_s: float | None = None
         self._is_comparable = True
         self._between_s = self._bookkeeping_s = self._recording_s = 0.0
+        self._before_s = 0.0
+        """The part of these times that was of earlier loops."""
+        self.earlier: list[EarlierLoop] = []
+        self.loops: set[tuple[str, int]] = set()
+        """The loops around the steps that were recorded last, by file and line."""
         self._created_s = self._clock()
         self._free_s = self._recorded_before_s = 0.0
         self._costs_s: dict[bool, float] = {}
@@ -180,6 +199,11 @@ class ContinuousProfiler:
     def overhead(self) -> Overhead:
         """What it cost so far."""
         return Overhead(self._number, self._between_s, self._bookkeeping_s, self._recording_s)
+
+    @property
+    def lasted_s(self) -> float:
+        """The time of the steps that it was told of."""
+        return self._between_s + self._recording_s - self._before_s
 
     @property
     def is_asked(self) -> bool:
@@ -245,9 +269,25 @@ class ContinuousProfiler:
             self.examiner.drop()
         self._looked_at |= {each.first_step for each in self._recordings.kept}
 
-    def continue_at(self, step: int) -> None:
-        """Number the steps on from another profiler's, so that their recordings differ."""
-        self._number = self._first_number = step
+    def follow(self, before: ContinuousProfiler, step: str = "") -> None:
+        """Take another profiler's place: number the steps on, so that recordings differ.
+
+        If `step` says what its steps were, they were of another loop, of which two recordings stay.
+        """
+        self.earlier = before.earlier
+        if step and before.recordings and before.lasted_s >= _LOOP_S:
+            before._recordings.keep_pair()
+            before._add_seen()
+            self.earlier.append(EarlierLoop(step, before.lasted_s, before._recordings.kept))
+            before._recordings.kept = []
+            self._between_s, self._bookkeeping_s = before._between_s, before._bookkeeping_s
+            self._recording_s = self._free_s = before._recording_s
+            self._before_s = self._between_s + self._recording_s
+        self._number = self._first_number = before.discard()
+
+    def has_run(self, steps: int, seconds: float) -> None:
+        """The loop had made some steps before anybody counted them."""
+        self._schedule.has_run(steps, seconds)
 
     def goes_on(self, seconds: float) -> None:
         """Steps went by that nobody counted, and took this long; looks at them count."""
@@ -280,6 +320,7 @@ class ContinuousProfiler:
             self._requests.withdraw()
         self.samples.stop()
         self._add_seen()
+        self._drop_short_loops()
         if self._advisor is not None:
             self._advisor.close()
         if self._number and self.logs_summary:
@@ -290,20 +331,21 @@ class ContinuousProfiler:
         """What was recorded and what it cost, in one line."""
         if not self._is_recorded:
             return "this process is not recorded: another rank is."
-        count = len(self._recordings.kept)
+        kept = [*self._recordings.kept, *(r for each in self.earlier for r in each.recordings)]
+        count = len(kept)
         if not count and self._failure:
             return f"no recording in {self._number:,} steps: {self._failure}"
         if not count:
             return (
-                f"no recording in {self._number:,} steps; the first begins after "
-                f"{self._schedule.plan.first} steps, when their times have settled."
+                f"no recording in {self._number - self._first_number:,} steps; the first begins "
+                f"after {self._schedule.plan.first} steps, when their times have settled."
             )
-        size_bytes = sum(each.size_bytes for each in self._recordings.kept)
-        kept = (
+        size_bytes = sum(each.size_bytes for each in kept)
+        said = (
             f"{count} recording{'' if count == 1 else 's'} "
             f"({format_bytes(size_bytes)}) kept in {self._logdir}"
         )
-        return f"{kept}; cost: {self.overhead}."
+        return f"{said}; cost: {self.overhead}."
 
     def __enter__(self) -> ContinuousProfiler:
         """Begin a loop."""
@@ -359,9 +401,10 @@ class ContinuousProfiler:
         began_s, self._recorded_before_s = self._clock(), self._recording_s
         self._first_step = self._number
         self.parts.add_step("step", sys._getframe(1))
+        self.loops = loops_or_line(sys._getframe(1))
         directory = self._directory(start)
         self._files_before = files_below(directory)
-        steps = self._schedule.steps_of_recording
+        steps = self._schedule.steps_of(start)
         self._was_postponed = False
         self._load.begin()
         self.samples.pause()
@@ -376,6 +419,15 @@ class ContinuousProfiler:
         if self._recorder.step():
             self._write()
         self._ended_s = self._clock()
+
+    def _drop_short_loops(self) -> None:
+        """Delete what was recorded of loops that took little of the program's time."""
+        own_s = self.lasted_s if self._recordings.kept else 0.0
+        least_s = _LEAST_LOOP * max([own_s, *(each.lasted_s for each in self.earlier)])
+        for each in [each for each in self.earlier if each.lasted_s < least_s]:
+            self.earlier.remove(each)
+            for recording in each.recordings:
+                delete(recording.files, recording.first_step)
 
     def _discard_unfinished(self) -> None:
         start, self._start = self._start, None

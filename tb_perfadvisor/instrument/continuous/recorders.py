@@ -298,6 +298,17 @@ class Recordings:
             each for each in self.kept if each in wanted or _is_below(each.directory, in_use)
         )
 
+    def keep_pair(self) -> None:
+        """Keep a usual light one and a rich one, of a loop that has ended."""
+        light = sorted((r for r in self.kept if not r.is_rich), key=lambda r: r.mean_step_s)
+        pair = [*light[len(light) // 2 :][:1], *(r for r in self.kept if r.is_rich)]
+        self._keep(each for each in self.kept if each in pair)
+
+    def keep_from(self, step: int) -> None:
+        """Delete what was recorded before a step, unless nothing was since."""
+        if any(each.first_step >= step for each in self.kept):
+            self._keep(each for each in self.kept if each.first_step >= step)
+
     def clear(self) -> None:
         """Delete all: what was recorded was not of steps."""
         self._keep(())

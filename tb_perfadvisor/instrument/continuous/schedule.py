@@ -48,7 +48,8 @@ _TRIES: Final = 20
 _REST_SHARE: Final = 5
 """After a slow step, at most five recordings for each periodic one."""
 _LONG_S: Final = 3.0
-"""Steps that took so long together are recorded from the next on: there may be few more."""
+"""Whatever took so long is recorded from the next step on: there may be few more. Of longer steps,
+an early recording has fewer than planned."""
 _MANY: Final = 4
 _LEAST_REST: Final = 20
 """A recording of many times the planned steps is followed by many more that are not recorded."""
@@ -132,6 +133,19 @@ class Schedule:
     def slow_matters(self) -> bool:
         """Whether slow steps take a part of the time that is worth looking at."""
         return self._all_slow_s >= _SLOW_SHARE * self._all_s
+
+    def has_run(self, steps: int, seconds: float) -> None:
+        """The loop had made some steps before anybody counted them."""
+        self._elapsed_s += seconds
+        self._durations.append(seconds / steps)
+        self._numbers.append(0)
+
+    def steps_of(self, start: Start) -> int:
+        """How many steps a recording keeps: fewer than planned if it is early and they are long."""
+        steps = self.steps_of_recording
+        if start.reason != "early" or not self._durations:
+            return steps
+        return max(1, min(steps, int(_LONG_S / statistics.median(self._durations))))
 
     @property
     def steps_of_recording(self) -> int:
