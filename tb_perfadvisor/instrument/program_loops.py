@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import dis
+import gc
+import os
 import sys
 import threading
 from bisect import bisect_right
@@ -324,7 +326,7 @@ def look_at_threads(look: Callable[[dict[int, FrameType]], _T]) -> _T:
     So the main thread lets go of them.
     """
     if threading.get_ident() == _MAIN.ident:
-        return look(sys._current_frames())
+        return look(_frames())
     kept: list[object] = []
     try:
         return look(_frames_of_others(kept))
@@ -338,8 +340,33 @@ def look_at_main(look: Callable[[FrameType | None], _T]) -> _T:
     return look_at_threads(lambda frames: look(frames.get(_MAIN.ident or 0)))
 
 
+def _frames() -> dict[int, FrameType]:
+    """What all threads run.
+
+    Older Pythons hold a lock of theirs meanwhile, and may collect garbage. Whatever that calls may
+    give way to a thread that waits for the same lock and never gives way: the program hangs
+    (https://github.com/python/cpython/issues/106883). So no garbage is collected meanwhile.
+    """
+    with _ASKS:
+        is_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            if is_collecting:
+                gc.enable()
+
+
+_ASKS: Final = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    # No fork may begin while a thread that it does not have has turned the collection off.
+    os.register_at_fork(
+        before=_ASKS.acquire, after_in_parent=_ASKS.release, after_in_child=_ASKS.release
+    )
+
+
 def _frames_of_others(kept: list[object]) -> dict[int, FrameType]:
-    frames = sys._current_frames()
+    frames = _frames()
     del frames[threading.get_ident()]
     kept.append(frames)
     for frame in frames.values():

@@ -430,6 +430,33 @@ def test_what_is_asked_of_the_main_thread_comes_in_turns() -> None:
     assert done.stdout.split() == ["499500", "second"]
 
 
+LOOKS_AND_GARBAGE = """
+    import gc, threading, time
+    from tb_perfadvisor.instrument.program_loops import look_at_main
+
+    def look():
+        for _ in range(100):
+            look_at_main(lambda frame: None)
+
+    gc.callbacks.append(lambda *_: time.sleep(0.0001))
+    for threshold in range(1, 8):
+        gc.set_threshold(threshold)
+        threads = [threading.Thread(target=look) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    print(gc.isenabled())
+"""
+
+
+def test_looks_collect_no_garbage() -> None:
+    """Python 3.11 hangs if a look makes a collection due that gives way to another look."""
+    command = [sys.executable, "-c", textwrap.dedent(LOOKS_AND_GARBAGE)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["True"]
+
+
 def test_what_a_look_holds_last_is_freed_by_the_main_thread() -> None:
     freed: list[threading.Thread] = []
 
