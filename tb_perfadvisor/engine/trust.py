@@ -232,7 +232,7 @@ def abstaining(outcomes: Sequence[RuleOutcome], signals: Signals) -> tuple[RuleO
     elif signals.device.is_host_only and signals.trace.facts.load is not None:
         proven = signals.attribution.of(*(set(Cause) - {Cause.BETWEEN_STEPS}))
         longest_ns = taken_by_others_ns(signals.attribution.window_ns, signals.trace)
-        reason = "other programs used the cores for as long as the program did nothing"
+        reason = "other programs used the cores for as long as these steps were apart"
         lost = Missing(Need.NAMELESS_TIME, reason, ON_QUIET_CORES)
     else:
         return tuple(outcomes)

@@ -60,9 +60,7 @@ class Steps(Protocol):
     def has_loop(self, loop: Loop, steps: float, seconds: float) -> bool:
         """A loop was found. Each round makes `steps` of the steps that are known so far.
 
-        The rounds that were seen took so many seconds.
-
-        Returns whether these are good enough.
+        Its rounds have been watched for `seconds`. Returns whether those steps are good enough.
         """
 
     def round_ended(self, frame: FrameType) -> None:

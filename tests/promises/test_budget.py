@@ -83,7 +83,7 @@ BUDGET = {
     # block at a time: the analysis of 120 MB of ranges took 5.0 s of a processor, not 4.2.
     # Evaluations by evidence, and lines of loops and input: six false or nameless findings of 30.
     # `instrument/threads`: a program that was recorded was aborted as it ended, after its output.
-    "lines of Python and TOML": 134_651,
+    "lines of Python and TOML": 134_649,
 }
 SLACK = 0.02
 """The part of a number by which the package may be smaller, until the number has to be lowered."""
